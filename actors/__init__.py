@@ -1,0 +1,1 @@
+"""Hosts and I/O: everything that opens, reads and waits; the command line."""

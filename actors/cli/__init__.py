@@ -1,0 +1,1 @@
+"""The kvtroupe command, one file per subcommand."""

@@ -1,0 +1,33 @@
+"""How commands end when something is wrong: one line on standard error, and a status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from kvtroupe.coordinator.errors import KVTroupeError, RequestError
+
+FAILED = 1
+BAD_REQUEST = 2
+INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
+
+
+@contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Turn errors of kvtroupe, and Ctrl-C, into a line and an exit status."""
+    try:
+        yield
+    except RequestError as error:
+        raise _exit(error, BAD_REQUEST) from error
+    except KVTroupeError as error:
+        raise _exit(error, FAILED) from error
+    except KeyboardInterrupt as error:
+        typer.echo("Interrupted.", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def _exit(error: KVTroupeError, status: int) -> typer.Exit:
+    typer.echo(f"Error: {error}", err=True)
+    return typer.Exit(status)

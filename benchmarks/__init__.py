@@ -1,0 +1,1 @@
+"""Benchmarks, a module for each claim: run `python -m benchmarks.NAME` from the root of the repository."""

@@ -1,0 +1,166 @@
+"""Every invariant that must hold between two steps, over a whole replica in one process.
+
+Slow on purpose: it reads everything, and believes no count that it can take itself. Tests call it after every step.
+The numbers are those of the design's list of what must always hold:
+
+1. Every slot is in exactly one state, and free slots are in the free order exactly once.
+2. The uses of a slot equal the holders that exist.
+4. An index names only published blocks, and exactly those that the ledger knows, under the digests it knows.
+
+What a round leaves behind (5) and the state after all sequences end (6) follow from comparing states in tests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvtroupe.coordinator.errors import InvariantError
+from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
+
+if TYPE_CHECKING:
+    from kvtroupe.coordinator.group import Group
+    from kvtroupe.coordinator.ledger import Ledger
+    from kvtroupe.coordinator.prefix_index import PrefixIndex, Run
+    from kvtroupe.coordinator.replica import Replica
+    from kvtroupe.coordinator.round import Pool
+
+
+def check(replica: Replica) -> None:
+    """Check every invariant.
+
+    Raises:
+        InvariantError: the first one that does not hold, with the values.
+    """
+    for pool in replica.state.pools:
+        _check_uses(replica, pool)
+        _check_free_order(pool.ledger)
+        _check_published(replica, pool)
+    for group in replica.groups:
+        _check_runs(group.index)
+    _check_tables(replica)
+
+
+def quiescent(replica: Replica) -> bool:
+    """Whether every slot but the null blocks is free: what must be so when all that was held has been given back."""
+    return all(pool.ledger.free == pool.ledger.blocks - 1 for pool in replica.state.pools)
+
+
+def _require(holds: bool, what: str, *values: object) -> None:  # noqa: FBT001 - reads as a sentence
+    if not holds:
+        raise InvariantError(f"{what}: {', '.join(map(str, values))}")
+
+
+def _check_uses(replica: Replica, pool: Pool) -> None:
+    ledger = pool.ledger
+    counted = np.zeros(ledger.blocks, np.int64)
+    counted[NULL_SLOT] = 1
+    by_kind = {holder.name.lower(): 0 for holder in Holder}
+    for kind, holder_id, slots in replica.holders(pool.name):
+        _require(len(np.unique(slots)) == len(slots), "a holder holds a slot twice", kind, holder_id, slots.tolist())
+        _require(NULL_SLOT not in slots, "a holder holds the null block", kind, holder_id)
+        counted[slots] += 1
+        by_kind[kind] += len(slots)
+    wrong = (counted != ledger.uses).nonzero()[0].tolist()
+    _require(not wrong, "uses differ from the holders that exist, at slots", wrong)
+    for holder in Holder:
+        kind = holder.name.lower()
+        _require(
+            by_kind[kind] == ledger.uses_by_holder[holder],
+            "uses by kind of holder",
+            kind,
+            by_kind[kind],
+            ledger.uses_by_holder[holder],
+        )
+
+
+def _check_free_order(ledger: Ledger) -> None:
+    order = ledger.free_order.slots()
+    free = set((ledger.uses == 0).nonzero()[0].tolist())
+    _require(len(order) == ledger.free, "the free order is not as long as it says", len(order), ledger.free)
+    _require(len(set(order.tolist())) == len(order), "a slot is in the free order twice", order.tolist())
+    _require(set(order.tolist()) == free, "the free order does not hold what is free", order.tolist(), sorted(free))
+    published = ledger.published[order]
+    _require(
+        not np.any(published[:-1] & ~published[1:]), "an unpublished slot is behind a published one", order.tolist()
+    )
+    levels = ledger.free_order.priority[order[published]]
+    _require(not np.any(levels[:-1] > levels[1:]), "free slots are not in order of priority", levels.tolist())
+
+
+def _check_published(replica: Replica, pool: Pool) -> None:
+    ledger = pool.ledger
+    seen: set[int] = set()
+    for number in pool.groups:
+        group = replica.groups[number]
+        _check_group_names_published(group, ledger, owners=len(pool.groups) > 1, seen=seen)
+    published = set(ledger.published.nonzero()[0].tolist())
+    _require(seen == published, "the indexes do not name exactly what is published", sorted(seen ^ published))
+    _require(NULL_SLOT not in published, "the null block is published")
+
+
+def _check_group_names_published(group: Group, ledger: Ledger, *, owners: bool, seen: set[int]) -> None:
+    digests: set[bytes] = set()
+    for digest, slot, generation in group.index.entries():
+        where = (group.number, slot, generation)
+        _require(bool(ledger.published[slot]), "an index names a slot that is not published", *where)
+        _require(int(ledger.generation[slot]) == generation, "an index names a generation that has passed", *where)
+        _require(ledger.digest[slot].tobytes() == digest, "ledger and index disagree on a digest", *where)
+        _require(not owners or int(ledger.owner[slot]) == group.number, "an index names a slot of another", *where)
+        _require(slot not in seen, "a slot is published twice", *where)
+        _require(digest not in digests, "a digest is published twice in a group", *where)
+        seen.add(slot)
+        digests.add(digest)
+
+
+def _check_runs(index: PrefixIndex) -> None:
+    width = index.digest_bytes
+    blocks = 0
+    reachable = {0}
+    todo = [index.root]
+    while todo:
+        run = todo.pop()
+        for offset, heads in run.branches.items():
+            _require(bool(heads), "an empty branch", run.number, offset)
+            for head, child in heads.items():
+                _require(child.parent is run, "a branch has another parent", child.number)
+                _require(child.offset == offset <= len(run.slots), "a branch hangs at the wrong place", child.number)
+                _require(child.digests[:width] == head, "a branch has another first digest", child.number)
+                _require(index.runs[child.number] is child, "a run has another's number", child.number)
+                blocks += _check_run(index, child)
+                reachable.add(child.number)
+                todo.append(child)
+    known = {number for number, run in enumerate(index.runs) if run is not None}
+    _require(reachable == known, "runs that nothing leads to", sorted(known ^ reachable))
+    _require(blocks == index.size, "the index does not hold as many blocks as it says", blocks, index.size)
+
+
+def _check_run(index: PrefixIndex, run: Run) -> int:
+    length = len(run.slots)
+    sizes = (len(run.digests), length * index.digest_bytes, len(run.generations))
+    _require(length > 0 and sizes == (sizes[1], sizes[1], length), "a run's parts differ in length", run.number, *sizes)
+    there = index.generation_of[run.slots] == run.generations
+    live = int(np.count_nonzero(there))
+    _require(live == int(index.live[run.number]), "a run counts its blocks wrong", run.number, live)
+    _require(bool(np.all(index.run_of[run.slots[there]] == run.number)), "a slot names another run", run.number)
+    _require(live > 0 or bool(run.branches) or run.queued, "a dead run that nobody will take out", run.number)
+    return live
+
+
+def _check_tables(replica: Replica) -> None:
+    block_tokens = replica.config.block_tokens
+    for sequence_id in replica.sequences():
+        sequence = replica.sequence(sequence_id)
+        _require(
+            sequence.cached_tokens <= sequence.committed_tokens <= sequence.tokens <= sequence.capacity_tokens,
+            "lengths of a sequence are out of order",
+            sequence,
+        )
+        for group, table in enumerate(replica.tables(sequence_id)):
+            _require(
+                len(table) * block_tokens == sequence.capacity_tokens, "a table of another length", sequence_id, group
+            )
+            first = replica.state.rules[group].first_block(sequence.committed_tokens)
+            nulls = (table == NULL_SLOT).nonzero()[0].tolist()
+            _require(nulls == list(range(first)), "null blocks where the window is", sequence_id, group, nulls, first)

@@ -1,0 +1,221 @@
+"""The ledger of one pool: who uses a slot, what is published in it, and what is free.
+
+All state is arrays indexed by slot. Slot 0 is the null block: it pads table positions that a window has left behind,
+and is never free, published or handed out. A slot is free when nobody uses it. Uses are counted per kind of holder, and
+what a holder does not hold it cannot give back.
+
+A generation names what a slot held: taking a slot gives it a new one, so that a place noted earlier is known to be out
+of date. Generations grow by one per take.
+"""
+
+from __future__ import annotations
+
+import heapq
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvtroupe.coordinator.errors import InvariantError
+from kvtroupe.coordinator.free_order import FreeOrder
+from kvtroupe.coordinator.retention import DEFAULT_PRIORITY
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvtroupe.coordinator.messages import Generations, Slots
+
+NULL_SLOT = 0
+
+
+class Holder(IntEnum):
+    """Who uses slots."""
+
+    SEQUENCE = 0
+    FENCE = 1  # given back, but steps of the engine that may touch them are still under way
+    PIN = 2
+
+
+class Ledger:
+    """Slots of one pool.
+
+    Args:
+        blocks: slots, the null block included.
+        digest_bytes: width of the digests of published blocks.
+    """
+
+    def __init__(self, blocks: int, digest_bytes: int) -> None:
+        self.blocks = blocks
+        self.uses = np.zeros(blocks, np.int32)
+        self.uses[NULL_SLOT] = 1
+        self.generation = np.zeros(blocks, np.int64)
+        self.published = np.zeros(blocks, np.bool_)
+        self.digest = np.zeros(blocks, np.dtype((np.void, digest_bytes)))
+        self.owner = np.zeros(blocks, np.int16)  # group that took the slot last
+        self.expires_s = np.full(blocks, np.inf)
+        self.uses_by_holder = [0 for _ in Holder]
+        self.free_order = FreeOrder(self.uses)
+        self.last_generation = 0
+        self._expiring: list[tuple[float, int, Slots, Generations]] = []  # heap by time, then order of publication
+        self._publications = 0
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody uses."""
+        return self.free_order.count
+
+    # -- claim ---------------------------------------------------------------------------------------------------------
+
+    def claim(self, slots: Slots, generations: Generations, holder: Holder) -> int:
+        """Use published slots that were found under these generations, up to the first that has changed hands since.
+
+        Args:
+            slots: no slot twice.
+            generations: one for each slot.
+            holder: who uses them.
+
+        Returns:
+            how many slots, from the first on, are claimed.
+        """
+        count = len(slots)
+        fits = self.generation.take(slots) == generations
+        if np.count_nonzero(fits) != count:
+            count = int(fits.argmin())
+            slots = slots[:count]
+        uses = self.uses.take(slots)
+        self.uses[slots] = uses + 1
+        self.uses_by_holder[holder] += count
+        if np.count_nonzero(uses) != count:
+            self.free_order.claimed(slots.compress(uses == 0))
+        return count
+
+    def undo_claim(self, slots: Slots, holder: Holder) -> None:
+        """Take a claim back; every slot is again where it was in the free order. Good before the next take or release.
+
+        Args:
+            slots: as claimed.
+            holder: as claimed.
+        """
+        uses = self._uses_after_giving_back(slots, holder)
+        self.uses[slots] = uses
+        self.free_order.unclaimed(slots.compress(uses == 0))
+
+    # -- take ----------------------------------------------------------------------------------------------------------
+
+    def take(self, count: int, holder: Holder) -> tuple[Slots, Slots]:
+        """Use the next free slots; what was published in them is so no more.
+
+        Args:
+            count: at most `free`.
+            holder: who uses them.
+
+        Returns:
+            the slots, and those among them that held published blocks.
+        """
+        if count > self.free:
+            raise InvariantError(f"{count} slots to be taken, {self.free} free: count before you take")
+        slots, unpublished = self.free_order.take(count)
+        evicted = slots[unpublished:]
+        self.published[evicted] = False
+        self.last_generation += 1
+        self.generation[slots] = self.last_generation
+        self.uses[slots] = 1
+        self.uses_by_holder[holder] += count
+        return slots, evicted
+
+    # -- release -------------------------------------------------------------------------------------------------------
+
+    def release(self, slots: Slots, holder: Holder) -> None:
+        """Give back one use of each slot. Those that nobody uses then become free, in the order given.
+
+        Args:
+            slots: no slot twice; the last block of a sequence first, so that a prefix is lost from its end.
+            holder: who used them.
+
+        Raises:
+            InvariantError: the holder does not hold them; nothing is given back.
+        """
+        uses = self._uses_after_giving_back(slots, holder)
+        self.uses[slots] = uses
+        if np.count_nonzero(uses):
+            slots = slots.compress(uses == 0)
+        published = self.published.take(slots)
+        count = int(np.count_nonzero(published))
+        if count < len(slots):
+            self.free_order.push_front(slots.compress(~published) if count else slots)
+            slots = slots.compress(published)
+        if count:
+            self.free_order.push_back(slots)
+
+    def hand_over(self, count: int, giver: Holder, taker: Holder) -> None:
+        """`count` uses change their kind of holder; the slots stay in use."""
+        self._check_holds(count, giver)
+        self.uses_by_holder[giver] -= count
+        self.uses_by_holder[taker] += count
+
+    def _uses_after_giving_back(self, slots: Slots, holder: Holder) -> NDArray[np.int32]:
+        self._check_holds(len(slots), holder)
+        uses = self.uses.take(slots) - 1
+        if np.count_nonzero(uses) and int(uses.min()) < 0:
+            raise InvariantError(f"{holder.name} gives back slots that nobody uses: {slots[uses < 0].tolist()}")
+        self.uses_by_holder[holder] -= len(slots)
+        return uses
+
+    def _check_holds(self, count: int, holder: Holder) -> None:
+        if count > self.uses_by_holder[holder]:
+            raise InvariantError(f"{holder.name} gives back {count} uses and holds {self.uses_by_holder[holder]}")
+
+    # -- publish -------------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, slots: Slots, digests: NDArray[np.void], priority: int = DEFAULT_PRIORITY, expires_s: float | None = None
+    ) -> None:
+        """Note that slots in use hold published blocks.
+
+        Args:
+            slots: in use, not published.
+            digests: of the blocks.
+            priority: retention priority.
+            expires_s: time at which the priority falls back to the default; None: never.
+        """
+        self.published[slots] = True
+        self.digest[slots] = digests
+        self.free_order.set_priority(slots, priority)
+        if self._publications:
+            self.expires_s[slots] = np.inf
+        if expires_s is not None:
+            self._publications += 1
+            self.expires_s[slots] = expires_s
+            heapq.heappush(self._expiring, (expires_s, self._publications, slots, self.generation.take(slots)))
+            if len(self._expiring) > 2 * self.blocks:
+                self._expiring = [batch for batch in self._expiring if len(self._still_expiring(batch))]
+                heapq.heapify(self._expiring)
+
+    def unpublish(self, slots: Slots) -> None:
+        """Forget published blocks whose group has lost them: their content is worth nothing, whoever uses them.
+
+        Args:
+            slots: published; no slot twice.
+        """
+        self.published[slots] = False
+        self.last_generation += 1
+        self.generation[slots] = self.last_generation  # a place noted earlier must not fit again
+        in_use = self.uses.take(slots) > 0
+        self.free_order.forget_places(slots.compress(in_use))
+        self.free_order.move_front(slots.compress(~in_use))
+
+    def expire(self, now_s: float) -> None:
+        """Let priorities whose time has passed fall back to the default; free slots go to the end of its queue."""
+        while self._expiring and self._expiring[0][0] <= now_s:
+            slots = self._still_expiring(heapq.heappop(self._expiring))
+            self.expires_s[slots] = np.inf
+            free = self.uses.take(slots) == 0
+            self.free_order.set_priority(slots.compress(~free), DEFAULT_PRIORITY)
+            self.free_order.move_back(slots.compress(free), DEFAULT_PRIORITY)
+
+    def _still_expiring(self, batch: tuple[float, int, Slots, Generations]) -> Slots:
+        """The slots of a batch that still hold what was published with it."""
+        expires_s, _, slots, generations = batch
+        same = self.generation.take(slots) == generations
+        same &= self.published.take(slots)
+        return slots.compress(same & (self.expires_s.take(slots) == expires_s))

@@ -1,0 +1,284 @@
+"""One replica in one process: the coordinator's state and its window groups, with two faces.
+
+- `step(message, now_s)` takes a message to the coordinator and returns what is to be sent. Hosts run this one: they
+  deliver the outputs to groups and clients wherever those are, and bring the answers back.
+- `admit`, `commit` and the others run a request to its end against the groups of this process. Each is a loop over
+  `step`. Simulations, benchmarks and checkers use them, and whoever embeds a replica without actors.
+
+Nothing here is safe to call from several threads at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kvtroupe.coordinator.errors import RequestError, TokenError
+from kvtroupe.coordinator.group import Group
+from kvtroupe.coordinator.messages import (
+    AdmitReply,
+    AdmitRequest,
+    CommitReply,
+    CommitRequest,
+    GroupOutput,
+    GrowReply,
+    GrowRequest,
+    PinReply,
+    PinRequest,
+    ReleaseEvent,
+    StepsDoneEvent,
+    TimerEvent,
+    UnpinEvent,
+)
+from kvtroupe.coordinator.state import CoordinatorState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtroupe.coordinator.config import Config
+    from kvtroupe.coordinator.counters import Counters
+    from kvtroupe.coordinator.messages import (
+        AdmitResult,
+        NewSequence,
+        Output,
+        PinId,
+        SequenceId,
+        Slots,
+        ToClient,
+        ToCoordinator,
+    )
+    from kvtroupe.coordinator.round import Pool
+    from kvtroupe.coordinator.sequences import Sequence as RunningSequence
+
+
+class Replica:
+    """Admits, grows, commits and releases sequences over the pools and groups of a configuration.
+
+    Args:
+        config: of the replica.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.state = CoordinatorState(config)
+        blocks = {pool.name: pool.blocks for pool in config.pools}
+        self.groups = [
+            Group(number, blocks[group.pool], config.digest_bytes) for number, group in enumerate(config.groups)
+        ]
+        self._last_request_id = 0
+        self._sequences = self.state.sequences
+
+    # -- the face for hosts --------------------------------------------------------------------------------------------
+
+    def step(self, message: ToCoordinator, now_s: float) -> list[Output]:
+        """Apply one message to the coordinator; see `CoordinatorState.step`."""
+        return self.state.step(message, now_s)
+
+    # -- the direct face -----------------------------------------------------------------------------------------------
+
+    def admit(self, sequences: Sequence[NewSequence], now_s: float = 0.0) -> list[AdmitResult]:
+        """Admit sequences, first come first served.
+
+        Args:
+            sequences: to admit.
+            now_s: the time now.
+
+        Returns:
+            for each sequence, in order, `Admitted`, or the `OutOfBlocks` or `SequenceTooLong` for which it was refused.
+            A refused one leaves no trace.
+
+        Raises:
+            SequenceExists: an id is in use, or named twice.
+            TokenError: a prompt without tokens, or a negative number of spare blocks.
+            DigestError: digests of the wrong width, or more than the prompt has.
+            Overloaded: more sequences than the limit. Whatever is raised, nothing was admitted.
+        """
+        reply = self._run(AdmitRequest(self._new_id(), tuple(sequences)), now_s)
+        assert isinstance(reply, AdmitReply), "an admission is answered by its reply"
+        return list(reply.results)
+
+    def grow(self, sequence_ids: Sequence[SequenceId], blocks: int = 1, now_s: float = 0.0) -> GrowReply:
+        """Give running sequences more spare blocks in every group.
+
+        Args:
+            sequence_ids: the sequences, each once; the first ones get theirs if not all can.
+            blocks: blocks for each.
+            now_s: the time now.
+
+        Raises:
+            UnknownSequence: one of them is not running.
+            RequestError: fewer than one block, or a sequence named twice. Whatever is raised, nothing has grown.
+        """
+        reply = self._run(GrowRequest(self._new_id(), tuple(sequence_ids), blocks), now_s)
+        assert isinstance(reply, GrowReply), "growth is answered by its reply"
+        return reply
+
+    def extend(self, sequence_id: SequenceId, tokens: int = 1, now_s: float = 0.0) -> None:
+        """Append tokens to a sequence: into its spare blocks, and into new ones when those are full.
+
+        Raises:
+            UnknownSequence: it is not running.
+            TokenError: fewer than one token.
+            OutOfBlocks: no room for the new blocks now; nothing was appended.
+            SequenceTooLong: the sequence would pass the limit on its length; nothing was appended.
+        """
+        sequence = self._sequences.get(sequence_id) or self.sequence(sequence_id)
+        if type(tokens) is not int or tokens < 1:
+            raise TokenError(f"sequence {sequence_id!r} is extended by {tokens!r} tokens; append at least one")
+        total = sequence.tokens + tokens
+        if total > sequence.capacity_tokens:
+            missing_blocks = -((sequence.capacity_tokens - total) // self.config.block_tokens)
+            refused = self.grow([sequence_id], missing_blocks, now_s).refused[0]
+            if refused is not None:
+                raise refused
+        sequence.tokens = total
+
+    def commit(
+        self,
+        sequence_id: SequenceId,
+        tokens: int,
+        digests: bytes = b"",
+        fence: int | None = None,
+        now_s: float = 0.0,
+    ) -> CommitReply:
+        """Say that the first `tokens` tokens of a sequence are computed: their complete blocks can be hit from now on.
+
+        Args:
+            sequence_id: of a running sequence.
+            tokens: computed so far, those of earlier commits included.
+            digests: of the hash blocks that follow those the replica knows, as far as they are complete.
+            fence: the engine step after which nothing reads blocks that leave a window now.
+            now_s: the time now.
+
+        Raises:
+            UnknownSequence: it is not running.
+            CommitError: fewer tokens than before, or more than there are blocks for.
+            DigestError: digests of the wrong width, or of hash blocks that are not complete.
+        """
+        reply = self._run(CommitRequest(self._new_id(), sequence_id, tokens, digests, fence), now_s)
+        assert isinstance(reply, CommitReply), "a commit is answered by its reply"
+        return reply
+
+    def release(self, sequence_id: SequenceId, fence: int | None = None, now_s: float = 0.0) -> None:
+        """End a sequence. What it published stays as cache until its slots are needed.
+
+        Args:
+            sequence_id: of a running sequence.
+            fence: the engine step after which nothing touches its slots; they are not handed out before.
+            now_s: the time now.
+
+        Raises:
+            UnknownSequence: it is not running, or was released already.
+        """
+        self._run(ReleaseEvent(sequence_id, fence), now_s)
+
+    def steps_done(self, step: int, now_s: float = 0.0) -> None:
+        """All engine steps up to `step` are complete: what waited for them is free.
+
+        Raises:
+            FenceError: a later step was reported before.
+        """
+        self._run(StepsDoneEvent(step), now_s)
+
+    def pin(self, pin_id: PinId, digests: bytes, now_s: float = 0.0) -> int:
+        """Keep what all groups can serve of a prefix until the pin is given back.
+
+        Returns:
+            how many tokens that is.
+
+        Raises:
+            PinExists: the id is in use.
+            DigestError: digests of the wrong width, or none.
+            Overloaded: more pins than the limit.
+        """
+        reply = self._run(PinRequest(self._new_id(), pin_id, digests), now_s)
+        assert isinstance(reply, PinReply), "a pin is answered by its reply"
+        return reply.pinned_tokens
+
+    def unpin(self, pin_id: PinId, now_s: float = 0.0) -> None:
+        """Give a pin back.
+
+        Raises:
+            UnknownPin: it does not stand, or was given back already.
+        """
+        self._run(UnpinEvent(pin_id), now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass: priorities whose duration is over fall back to the default."""
+        self._run(TimerEvent(), now_s)
+
+    def _new_id(self) -> int:
+        self._last_request_id += 1
+        return self._last_request_id
+
+    def _run(self, message: ToCoordinator, now_s: float) -> ToClient | None:
+        """Step, and deliver what goes to groups, until nothing is left to deliver: the reply to the client, if any."""
+        reply: ToClient | None = None
+        step = self.state.step
+        outputs = step(message, now_s)
+        for output in outputs:  # grows while it is gone through
+            if isinstance(output, GroupOutput):
+                answer = self.groups[output.group].handle(output.message)
+                if answer is not None:
+                    outputs += step(answer, now_s)
+            else:
+                reply = output
+        return reply
+
+    # -- inspection ----------------------------------------------------------------------------------------------------
+
+    def sequences(self) -> list[SequenceId]:
+        """Ids of the running sequences, in order of admission."""
+        return list(self.state.sequences)
+
+    def sequence(self, sequence_id: SequenceId) -> RunningSequence:
+        """The record of a running sequence. Read it only.
+
+        Raises:
+            UnknownSequence: it is not running.
+        """
+        return self.state.running(sequence_id)
+
+    def tables(self, sequence_id: SequenceId) -> tuple[Slots, ...]:
+        """For each group an array of the slots of a sequence's blocks, 0 where a window has left one behind.
+
+        Raises:
+            UnknownSequence: it is not running.
+        """
+        return self.state.tables(self.sequence(sequence_id))
+
+    def free_order(self, pool: str) -> Slots:
+        """Every free slot of a pool, in the order in which they would be taken."""
+        return self.pool(pool).ledger.free_order.slots()
+
+    def holders(self, pool: str) -> list[tuple[str, SequenceId | PinId, Slots]]:
+        """Everyone who uses slots of a pool.
+
+        Returns:
+            (kind, id, slots) of each, where the kind is `sequence`, `fence` (slots given back that are not free yet;
+            the id is that of the sequence) or `pin`.
+        """
+        return self.state.holders(self.state.pools.index(self.pool(pool)))
+
+    def published(self, group: str) -> dict[bytes, tuple[int, int]]:
+        """The published blocks of a group: digest -> (slot, generation)."""
+        names = [config.name for config in self.config.groups]
+        if group not in names:
+            raise RequestError(f"no group {group!r}; the groups are {names}")
+        index = self.groups[names.index(group)].index
+        return {digest: (slot, generation) for digest, slot, generation in index.entries()}
+
+    def counters(self) -> Counters:
+        """What has happened since the start; a copy."""
+        return replace(self.state.counters)
+
+    def pool(self, name: str) -> Pool:
+        """A pool by its name.
+
+        Raises:
+            RequestError: there is none of this name.
+        """
+        for pool in self.state.pools:
+            if pool.name == name:
+                return pool
+        raise RequestError(f"no pool {name!r}; the pools are {[pool.name for pool in self.state.pools]}")
