@@ -144,7 +144,8 @@ def _check_run(index: PrefixIndex, run: Run) -> int:
     live = int(np.count_nonzero(there))
     _require(live == int(index.live[run.number]), "a run counts its blocks wrong", run.number, live)
     _require(bool(np.all(index.run_of[run.slots[there]] == run.number)), "a slot names another run", run.number)
-    _require(live > 0 or bool(run.branches) or run.queued, "a dead run that nobody will take out", run.number)
+    stays = live > 0 or bool(run.branches) or run.number in index.dead
+    _require(stays, "a dead run that nobody will take out", run.number)
     return live
 
 

@@ -14,7 +14,6 @@ generations as arrays.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,10 +47,9 @@ class Run:
         slots: [blocks]; never written in place, as arrays are lent out as evidence.
         generations: [blocks]; as slots.
         branches: offset -> first digest -> run, of those that leave this run at the offset.
-        queued: waits to be taken out.
     """
 
-    __slots__ = ("branches", "digests", "generations", "number", "offset", "parent", "queued", "slots")
+    __slots__ = ("branches", "digests", "generations", "number", "offset", "parent", "slots")
 
     def __init__(self, number: int, parent: Run | None, offset: int, digests: bytes) -> None:
         self.number = number
@@ -61,7 +59,6 @@ class Run:
         self.slots = NO_SLOTS
         self.generations: Generations = NO_SLOTS
         self.branches: dict[int, dict[bytes, Run]] = {}
-        self.queued = False
 
 
 class PrefixIndex:
@@ -80,7 +77,8 @@ class PrefixIndex:
         self.root = Run(NO_RUN, None, 0, b"")
         self.runs: list[Run | None] = [self.root]
         self.live = np.zeros(64, np.int64)  # published blocks of a run, by its number
-        self.dead: deque[Run] = deque()  # to be taken out, if they are still without blocks when their turn comes
+        # Numbers of runs to be taken out, if they are still without blocks when their turn comes; a set in order.
+        self.dead: dict[int, None] = {}
         self._free_numbers: list[int] = []
 
     # -- match ---------------------------------------------------------------------------------------------------------
@@ -251,17 +249,15 @@ class PrefixIndex:
         self.generation_of[slots] = NOT_PUBLISHED
         self.run_of[slots] = NO_RUN
         self.size -= len(slots)
-        # Slots come in the order in which they were freed, so those of a run lie together: count stretches, not slots.
-        edges = (runs[1:] != runs[:-1]).nonzero()[0].tolist()
         live = self.live
-        start = 0
-        for edge in [*edges, len(runs) - 1]:
-            number = runs.item(edge)
-            left = live.item(number) - (edge + 1 - start)
-            live[number] = left
-            start = edge + 1
-            if not left:
-                self._queue(self.runs[number])
+        np.subtract.at(live, runs, 1)
+        # Slots come in the order in which they were freed, so those of a run lie together: look at each stretch once.
+        ends = runs[:-1].compress(runs[1:] != runs[:-1])
+        if len(ends):
+            self.dead.update(dict.fromkeys(ends.compress(live.take(ends) == 0).tolist()))
+        last = runs.item(-1)
+        if not live.item(last):
+            self.dead[last] = None
 
     def drop(self, slots: Slots, generations: Generations) -> None:
         """These slots are no longer what they were under these generations; what they hold since stays."""
@@ -271,21 +267,17 @@ class PrefixIndex:
 
     # -- structure -----------------------------------------------------------------------------------------------------
 
-    def _queue(self, run: Run | None) -> None:
-        if run is not None and not run.queued:
-            run.queued = True
-            self.dead.append(run)
-
     def reap(self, budget: int) -> None:
-        """Take out up to `budget` of the runs that lost their last block, the oldest losses first.
+        """Take out up to `budget` of the runs that lost their last block, the latest losses first.
 
         One that still leads somewhere stays, cut to what leads there; it is looked at again when its last branch goes.
         """
         while self.dead and budget:
             budget -= 1
-            run = self.dead.popleft()
-            run.queued = False
-            if self.live[run.number]:
+            number, _ = self.dead.popitem()
+            run = self.runs[number]
+            assert run is not None, "only here runs are taken out"
+            if self.live[number]:
                 continue
             if run.branches:
                 self._cut(run, 0)
@@ -302,7 +294,7 @@ class PrefixIndex:
         self.runs[run.number] = None
         self._free_numbers.append(run.number)
         if parent is not self.root and not self.live[parent.number] and not parent.branches:
-            self._queue(parent)
+            self.dead[parent.number] = None
 
     def _trim(self, run: Run) -> None:
         """Cut off the holes at the end of a run that do not lead to a branch."""

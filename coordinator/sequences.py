@@ -34,12 +34,13 @@ class BlockTable:
         fresh: [groups of the pool, blocks], slots of the blocks that follow.
     """
 
-    __slots__ = ("_columns", "blocks", "first_blocks", "has_nulls")
+    __slots__ = ("_columns", "_room", "blocks", "first_blocks", "has_nulls")
 
     def __init__(self, hit: list[Slots], hit_blocks: int, fresh: Slots) -> None:
         groups, new_blocks = fresh.shape
         self.blocks = hit_blocks + new_blocks
-        self._columns = np.empty((groups, self.blocks + SPARE_COLUMNS), np.int64)
+        self._room = self.blocks + SPARE_COLUMNS
+        self._columns = np.empty((groups, self._room), np.int64)
         self._columns[:, hit_blocks : self.blocks] = fresh
         self.first_blocks = [0] * groups  # of each group, the first block that is not the null block
         self.has_nulls = False
@@ -62,8 +63,9 @@ class BlockTable:
         """
         start = self.blocks
         self.blocks = end = start + slots.shape[1]
-        if end > self._columns.shape[1]:
-            grown = np.empty((len(slots), end + max(SPARE_COLUMNS, end // 4)), np.int64)
+        if end > self._room:
+            self._room = end + max(SPARE_COLUMNS, end // 4)
+            grown = np.empty((len(slots), self._room), np.int64)
             grown[:, :start] = self._columns[:, :start]
             self._columns = grown
         self._columns[:, start:end] = slots

@@ -199,7 +199,7 @@ def forget_a_dead_run(replica: Replica) -> None:
     slot = held_slot(replica)
     index(replica).insert(chain("dead"), 3, slots(slot), slots(99))
     index(replica).evict(slots(slot))
-    run_of(replica, chain("d")).queued = False
+    index(replica).dead.clear()
 
 
 def commit_more_than_there_is(replica: Replica) -> None:
