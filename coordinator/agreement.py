@@ -20,7 +20,10 @@ def agreed_blocks(present: Sequence[int], rules: Sequence[AttentionRule], limit_
         rules: of the groups.
         limit_blocks: longest length wanted.
     """
-    lengths = (2 << limit_blocks) - 1
+    whole = (1 << limit_blocks) - 1
+    if present.count(whole) == len(present):
+        return limit_blocks  # with every block there, every rule serves every length
+    lengths = 2 * whole + 1
     for found, rule in zip(present, rules, strict=True):
         lengths &= rule.servable(found, limit_blocks)
         if lengths == _NOTHING:

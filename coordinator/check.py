@@ -81,7 +81,7 @@ def _check_free_order(ledger: Ledger) -> None:
     _require(len(order) == ledger.free, "the free order is not as long as it says", len(order), ledger.free)
     _require(len(set(order.tolist())) == len(order), "a slot is in the free order twice", order.tolist())
     _require(set(order.tolist()) == free, "the free order does not hold what is free", order.tolist(), sorted(free))
-    published = ledger.published[order]
+    published = ledger.published[order] != 0
     _require(
         not np.any(published[:-1] & ~published[1:]), "an unpublished slot is behind a published one", order.tolist()
     )
@@ -94,20 +94,20 @@ def _check_published(replica: Replica, pool: Pool) -> None:
     seen: set[int] = set()
     for number in pool.groups:
         group = replica.groups[number]
-        _check_group_names_published(group, ledger, owners=len(pool.groups) > 1, seen=seen)
+        _check_group_names_published(group, ledger, seen)
     published = set(ledger.published.nonzero()[0].tolist())
     _require(seen == published, "the indexes do not name exactly what is published", sorted(seen ^ published))
     _require(NULL_SLOT not in published, "the null block is published")
 
 
-def _check_group_names_published(group: Group, ledger: Ledger, *, owners: bool, seen: set[int]) -> None:
+def _check_group_names_published(group: Group, ledger: Ledger, seen: set[int]) -> None:
     digests: set[bytes] = set()
     for digest, slot, generation in group.index.entries():
         where = (group.number, slot, generation)
         _require(bool(ledger.published[slot]), "an index names a slot that is not published", *where)
         _require(int(ledger.generation[slot]) == generation, "an index names a generation that has passed", *where)
         _require(ledger.digest[slot].tobytes() == digest, "ledger and index disagree on a digest", *where)
-        _require(not owners or int(ledger.owner[slot]) == group.number, "an index names a slot of another", *where)
+        _require(int(ledger.published[slot]) == group.number + 1, "an index names a slot of another", *where)
         _require(slot not in seen, "a slot is published twice", *where)
         _require(digest not in digests, "a digest is published twice in a group", *where)
         seen.add(slot)

@@ -49,9 +49,8 @@ class Ledger:
         self.uses = np.zeros(blocks, np.int32)
         self.uses[NULL_SLOT] = 1
         self.generation = np.zeros(blocks, np.int64)
-        self.published = np.zeros(blocks, np.bool_)
+        self.published = np.zeros(blocks, np.int16)  # 0 where nothing is; else 1 + the number of the group
         self.digest = np.zeros(blocks, np.dtype((np.void, digest_bytes)))
-        self.owner = np.zeros(blocks, np.int16)  # group that took the slot last
         self.expires_s = np.full(blocks, np.inf)
         self.uses_by_holder = [0 for _ in Holder]
         self.free_order = FreeOrder(self.uses)
@@ -102,7 +101,7 @@ class Ledger:
 
     # -- take ----------------------------------------------------------------------------------------------------------
 
-    def take(self, count: int, holder: Holder) -> tuple[Slots, Slots]:
+    def take(self, count: int, holder: Holder) -> tuple[Slots, dict[int, Slots]]:
         """Use the next free slots; what was published in them is so no more.
 
         Args:
@@ -110,18 +109,25 @@ class Ledger:
             holder: who uses them.
 
         Returns:
-            the slots, and those among them that held published blocks.
+            the slots, and by group those among them that held published blocks.
         """
         if count > self.free:
             raise InvariantError(f"{count} slots to be taken, {self.free} free: count before you take")
         slots, unpublished = self.free_order.take(count)
-        evicted = slots[unpublished:]
-        self.published[evicted] = False
+        evicted = self._unpublish_by_group(slots[unpublished:]) if unpublished < count else {}
         self.last_generation += 1
         self.generation[slots] = self.last_generation
         self.uses[slots] = 1
         self.uses_by_holder[holder] += count
         return slots, evicted
+
+    def _unpublish_by_group(self, slots: Slots) -> dict[int, Slots]:
+        groups = self.published.take(slots)
+        self.published[slots] = 0
+        numbers = np.bincount(groups).nonzero()[0].tolist()
+        if len(numbers) == 1:
+            return {numbers[0] - 1: slots}
+        return {number - 1: slots.compress(groups == number) for number in numbers}
 
     # -- release -------------------------------------------------------------------------------------------------------
 
@@ -142,7 +148,7 @@ class Ledger:
         published = self.published.take(slots)
         count = int(np.count_nonzero(published))
         if count < len(slots):
-            self.free_order.push_front(slots.compress(~published) if count else slots)
+            self.free_order.push_front(slots.compress(published == 0) if count else slots)
             slots = slots.compress(published)
         if count:
             self.free_order.push_back(slots)
@@ -168,7 +174,12 @@ class Ledger:
     # -- publish -------------------------------------------------------------------------------------------------------
 
     def publish(
-        self, slots: Slots, digests: NDArray[np.void], priority: int = DEFAULT_PRIORITY, expires_s: float | None = None
+        self,
+        slots: Slots,
+        digests: NDArray[np.void],
+        priority: int = DEFAULT_PRIORITY,
+        expires_s: float | None = None,
+        group: int = 0,
     ) -> None:
         """Note that slots in use hold published blocks.
 
@@ -177,8 +188,9 @@ class Ledger:
             digests: of the blocks.
             priority: retention priority.
             expires_s: time at which the priority falls back to the default; None: never.
+            group: number of the group that has published them.
         """
-        self.published[slots] = True
+        self.published[slots] = group + 1
         self.digest[slots] = digests
         self.free_order.set_priority(slots, priority)
         if self._publications:
@@ -197,7 +209,7 @@ class Ledger:
         Args:
             slots: published; no slot twice.
         """
-        self.published[slots] = False
+        self.published[slots] = 0
         self.last_generation += 1
         self.generation[slots] = self.last_generation  # a place noted earlier must not fit again
         in_use = self.uses.take(slots) > 0
@@ -217,5 +229,5 @@ class Ledger:
         """The slots of a batch that still hold what was published with it."""
         expires_s, _, slots, generations = batch
         same = self.generation.take(slots) == generations
-        same &= self.published.take(slots)
+        same &= self.published.take(slots) != 0
         return slots.compress(same & (self.expires_s.take(slots) == expires_s))

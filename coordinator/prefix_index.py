@@ -122,7 +122,9 @@ class PrefixIndex:
             run, blocks = child, len(child.slots)
             if self.live[run.number] != blocks:
                 whole = False
-            if at + blocks * width > end or not digests.startswith(run.digests, at):
+            if digests.startswith(run.digests, at):
+                blocks = min(blocks, (end - at) // width)
+            else:
                 blocks = self._agreeing(run, digests, at, end)
             path.append((run, blocks))
             at += blocks * width

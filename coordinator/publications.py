@@ -130,7 +130,7 @@ class Publications:
         if reply.entered is not None:
             slots, digests = slots.compress(reply.entered), digests.compress(reply.entered)
         priority = publication.sequence.retention.priority
-        self._ledger_of[group].publish(slots, digests, priority, publication.expires_s)
+        self._ledger_of[group].publish(slots, digests, priority, publication.expires_s, group)
         publication.published_blocks[group] = len(slots)
         self._counters.published += len(slots)
         self._counters.duplicates += len(offered) - len(slots)

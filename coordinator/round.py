@@ -200,7 +200,6 @@ class Settler:
         self._rules = rules
         self._block_tokens = block_tokens
         self._no_hit = Claim(0, (0,) * len(rules), (NO_SLOTS,) * len(pools))
-        self._owners = [np.array(pool.groups, np.int16)[:, None] for pool in pools]
 
     def settle(self, growth: Sequence[Growth], current: Round | None) -> Settlement:
         """Claim for all requests, judge them in order, take what they get.
@@ -324,33 +323,18 @@ class Settler:
     def _take(self, grants: Sequence[Grant], wanted: Sequence[int]) -> dict[int, Slots]:
         """Take once per pool, hand out in order: by group, the slots of published blocks that were taken."""
         evicted_of: dict[int, Slots] = {}
-        for pool, owners, count in zip(self._pools, self._owners, wanted, strict=True):
+        for pool, count in zip(self._pools, wanted, strict=True):
             taken = NO_SLOTS
             if count:
                 taken, evicted = pool.ledger.take(count, Holder.SEQUENCE)
-                if len(evicted):
-                    _sort_by_group(pool, evicted, evicted_of)
+                evicted_of |= evicted
             at = 0
             for grant in grants:
                 shape = (grant.granted, len(pool.groups), grant.new_blocks)
                 end = at + shape[0] * shape[1] * shape[2]
-                slots = taken[at:end].reshape(shape)
-                if len(pool.groups) > 1:
-                    pool.ledger.owner[slots] = owners
-                grant.slots += (slots,)
+                grant.slots += (taken[at:end].reshape(shape),)
                 at = end
         return evicted_of
-
-
-def _sort_by_group(pool: Pool, evicted: Slots, evicted_of: dict[int, Slots]) -> None:
-    if len(pool.groups) == 1:
-        evicted_of[pool.groups[0]] = evicted
-        return
-    owners = pool.ledger.owner.take(evicted)
-    for group in pool.groups:
-        of_group = evicted.compress(owners == group)
-        if len(of_group):
-            evicted_of[group] = of_group
 
 
 def _read_by_hit(

@@ -40,15 +40,13 @@ class BlockTable:
         groups, new_blocks = fresh.shape
         self.blocks = hit_blocks + new_blocks
         self._room = self.blocks + SPARE_COLUMNS
-        self._columns = np.empty((groups, self._room), np.int64)
+        self._columns = np.zeros((groups, self._room), np.int64)  # null blocks
         self._columns[:, hit_blocks : self.blocks] = fresh
-        self.first_blocks = [0] * groups  # of each group, the first block that is not the null block
-        self.has_nulls = False
-        if hit_blocks:
-            for row, slots in enumerate(hit):
-                first_block = hit_blocks - len(slots)
-                self._columns[row, first_block:hit_blocks] = slots
-                self._skip(row, first_block)
+        # Of each group, the first block that is not the null block.
+        self.first_blocks = [hit_blocks - len(slots) for slots in hit]
+        self.has_nulls = any(self.first_blocks)
+        for row, slots in enumerate(hit):
+            self._columns[row, self.first_blocks[row] : hit_blocks] = slots
 
     @property
     def rows(self) -> Slots:
@@ -70,20 +68,15 @@ class BlockTable:
             self._columns = grown
         self._columns[:, start:end] = slots
 
-    def _skip(self, row: int, first_block: int) -> None:
-        """The blocks of a group before `first_block` are null from now on."""
-        if first_block > self.first_blocks[row]:
-            self._columns[row, self.first_blocks[row] : first_block] = NULL_SLOT
-            self.first_blocks[row] = first_block
-            self.has_nulls = True
-
     def slide(self, row: int, first_block: int) -> Slots:
         """Take the blocks of a group before `first_block` out of its table: their slots, newest block first."""
         start = self.first_blocks[row]
         if first_block <= start:
             return NO_SLOTS
         gone = self._columns[row, start:first_block][::-1].copy()
-        self._skip(row, first_block)
+        self._columns[row, start:first_block] = NULL_SLOT
+        self.first_blocks[row] = first_block
+        self.has_nulls = True
         return gone
 
     def held(self) -> Slots:

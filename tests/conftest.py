@@ -31,6 +31,7 @@ BATCH = hypothesis.settings(
     phases=[Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
     print_blob=False,
+    report_multiple_bugs=False,
 )
 RANDOM_SEED = pytest.StashKey[int]()
 

@@ -145,7 +145,7 @@ def swap_digests(replica: Replica) -> None:
 
 def change_an_owner(replica: Replica) -> None:
     """An eviction would be told to the wrong group."""
-    ledger(replica).owner[published_slot(replica)] = 1
+    ledger(replica).published[published_slot(replica)] = 2
 
 
 def count_a_live_block_too_many(replica: Replica) -> None:

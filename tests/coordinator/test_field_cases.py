@@ -238,6 +238,21 @@ def test_a_request_that_no_longer_fits_after_an_earlier_one_is_refused_without_t
     assert without_counters(snapshot(replica)) == without_counters(snapshot(alone))
 
 
+def test_requests_that_step_aside_for_an_earlier_one_keep_their_order() -> None:
+    """`a` needs six of eight blocks, so the hit of `b` may not stay; `c`, behind it, waits and is judged after it."""
+    replica = make_replica("full", blocks=9)
+    cache(replica, "pqr")
+    a, b, c = replica.admit([NewSequence("a", 24), new("b", "pqr"), NewSequence("c", 4)])
+
+    assert isinstance(a, Admitted)
+    assert a.tables[0].tolist() == [4, 5, 6, 7, 8, 3]
+    assert isinstance(b, OutOfBlocks)
+    assert (b.needed, b.free) == (4, 2)
+    assert isinstance(c, Admitted)
+    assert c.tables[0].tolist() == [2]
+    assert replica.counters().deferred == 2
+
+
 # -- requests that come twice ------------------------------------------------------------------------------------------
 
 

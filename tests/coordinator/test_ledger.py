@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kvtroupe.coordinator.errors import InvariantError
@@ -57,9 +58,24 @@ def test_taking_a_cached_slot_ends_its_publication() -> None:
     taken, evicted = ledger.take(4, SEQUENCE)
 
     assert taken.tolist() == [3, 4, 5, 1]
-    assert evicted.tolist() == [1]
+    assert {group: lost.tolist() for group, lost in evicted.items()} == {0: [1]}
     assert ledger.published.nonzero()[0].tolist() == [2]
     assert free(ledger) == [2]
+
+
+def test_what_is_evicted_is_sorted_by_the_groups_that_published_it() -> None:
+    """Each group is told of its own losses, in the order in which they were taken."""
+    ledger = make_ledger(6)
+    ledger.take(5, SEQUENCE)
+    digests = np.zeros(2, ledger.digest.dtype)
+    ledger.publish(slots(1, 2), digests, group=3)
+    ledger.publish(slots(3, 4), digests, group=1)
+    ledger.release(slots(4, 2, 3, 1, 5), SEQUENCE)
+
+    _, evicted = ledger.take(4, SEQUENCE)
+
+    assert {group: lost.tolist() for group, lost in evicted.items()} == {3: [2], 1: [4, 3]}
+    assert free(ledger) == [1]
 
 
 def test_taking_more_than_is_free_is_a_bug_and_changes_nothing() -> None:
@@ -247,7 +263,7 @@ def test_a_free_slot_whose_group_has_lost_it_moves_to_the_front() -> None:
 
     assert free(ledger) == [2, 4, 5, 1, 3]
     taken, evicted = ledger.take(3, SEQUENCE)
-    assert (taken.tolist(), evicted.tolist()) == ([2, 4, 5], [])
+    assert (taken.tolist(), evicted) == ([2, 4, 5], {})
 
 
 def test_a_claimed_slot_whose_group_has_lost_it_is_free_once_when_it_comes_back() -> None:

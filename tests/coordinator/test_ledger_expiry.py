@@ -78,6 +78,18 @@ def test_several_durations_end_in_order_of_time_then_of_publication() -> None:
     assert free(punctual) == free(late)
 
 
+def test_a_slot_that_was_taken_again_falls_back_in_the_order_of_its_new_publication() -> None:
+    """Old and new content have the same time: the old publication, the first of all, does not move the slot early."""
+    ledger = make_ledger(3)
+    cache(ledger, "a", priority=10, expires_s=10.0)
+    cache(ledger, "b", priority=90, expires_s=10.0)
+    assert cache(ledger, "c", priority=90, expires_s=10.0) == [1]
+
+    ledger.expire(10.0)
+
+    assert free(ledger) == [2, 1]
+
+
 def test_a_slot_that_was_taken_again_does_not_expire_with_its_old_content() -> None:
     """The time belongs to what was published, not to the slot."""
     ledger = make_ledger(3)
@@ -90,6 +102,7 @@ def test_a_slot_that_was_taken_again_does_not_expire_with_its_old_content() -> N
 
     ledger.expire(15.0)
     assert ledger.free_order.priority[[1, 2]].tolist() == [80, 80]
+    assert ledger.expires_s[[1, 2]].tolist() == [float("inf"), 20.0]
     ledger.expire(20.0)
 
     assert ledger.free_order.priority[[1, 2]].tolist() == [80, 35]

@@ -303,6 +303,9 @@ def test_many_chains_may_live_at_once() -> None:
 
     for number in range(200):
         assert library.find(chain([number, "x"]))[:2] == [1 + 2 * number, None if number % 2 == 0 else 2 + 2 * number]
+    library.evict(*inside(library).values())
+    library.index.reap(200)
+    assert library.runs() == []
 
 
 def test_a_dead_run_stays_while_it_leads_somewhere() -> None:

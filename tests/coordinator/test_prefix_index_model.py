@@ -125,7 +125,7 @@ def test_the_index_is_a_dict_of_digests(
     monkeypatch.setattr(prefix_index, "REAPED_PER_INSERT", reaped_per_insert)
     pair = Pair(seed)
 
-    for _ in range(1000):
+    for _ in range(600):
         pair.chance.choice([pair.insert, pair.insert, pair.evict, pair.drop, pair.match, pair.match, pair.match])()
         pair.check()
 

@@ -137,7 +137,7 @@ class ReplicaMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.usual_sizes = [(module, name, getattr(module, name)) for module, name, _ in SIZES]
-        self.prompts: list[list[int]] = [[]]  # words of the last ones
+        self.prompts: list[list[int]] = [[]]  # words of the last ones, and of what came out of them
         self.words: dict[SequenceId, list[int]] = {}  # of every sequence ever admitted, as far as it got
         self.last_id = 0
         self.is_full = False
@@ -201,7 +201,9 @@ class ReplicaMachine(RuleBasedStateMachine):
         """Admit some sequences at once."""
         self.admit_all(self.new_sequences(batch))
 
-    @rule(batch=st.lists(DRAFTS, min_size=1, max_size=3), more=st.sampled_from([-1, 0, 0, 1]), place=st.integers(0, 1))
+    @rule(
+        batch=st.lists(DRAFTS, min_size=1, max_size=3), more=st.sampled_from([-2, -1, 0, 0, 1]), place=st.integers(0, 1)
+    )
     def crowd(self, batch: list[Draft], more: int, place: int) -> None:
         """Admit one that needs just about all that is free, among others that may hit some of it."""
         new = self.new_sequences(batch)

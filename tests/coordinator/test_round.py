@@ -122,6 +122,19 @@ def test_what_a_request_hits_in_one_group_is_not_evicted_for_another_group() -> 
     assert result.cached_tokens == 12
 
 
+def test_each_group_hears_of_the_blocks_that_it_has_lost() -> None:
+    """Of a pool that three groups share, and of none that still stands."""
+    replica = make_replica("full", "full", "full", blocks=10)
+    cache(replica, "xyz")  # 1 2 3, 4 5 6, 7 8 9
+
+    result = admit(replica, new("a", "u", extra_tokens=0, spare_blocks=1))
+
+    assert tables(result) == [[3, 6], [9, 2], [5, 8]]
+    assert [list(replica.published(f"full{group}")) for group in range(3)] == [[chain("x")]] * 3
+    assert replica.counters().evictions == 6
+    check(replica)
+
+
 def test_hits_that_leave_the_free_order_count_as_needed() -> None:
     """A prompt that is cached whole still needs its cached blocks: nine of nine free ones, and one more."""
     replica = make_replica("full", blocks=11)
@@ -186,6 +199,17 @@ def test_a_refusal_names_the_pool_that_is_short() -> None:
 
     assert isinstance(result, OutOfBlocks)
     assert (result.pool, *numbers(result)) == ("b", 3, 2, 0, 0)
+
+
+def test_of_several_pools_that_are_short_the_first_is_named() -> None:
+    """In the order of the configuration."""
+    replica = make_replica("full@b", "full@a", blocks={"a": 6, "b": 5})
+    admit(replica, new("old", "x"))
+
+    (result,) = replica.admit([new("young", "abc")])
+
+    assert isinstance(result, OutOfBlocks)
+    assert (result.pool, *numbers(result)) == ("a", 4, 3, 0, 0)
 
 
 def test_a_refusal_leaves_no_trace() -> None:

@@ -13,6 +13,7 @@ from kvtroupe.coordinator.prefix_index import NOTHING_KNOWN
 from tests.coordinator.support import (
     Desk,
     evidence,
+    make_config,
     make_desk,
     messages_to,
     new,
@@ -53,6 +54,23 @@ def test_a_stale_place_is_judged_again_without_that_block() -> None:
     assert (told.stale_slots.tolist(), told.stale_generations.tolist()) == ([6], [0])
     assert told.evicted.tolist() == []
     assert desk.state.counters.stale_places == 1
+    # The writer uses 1 to 8; the reader shares 1 and 5 with it.
+    assert desk.state.pools[0].ledger.uses[:16].tolist() == [1, 2, 1, 1, 1, 2, 1, 1, 1] + [1] * 6 + [0]
+
+
+def test_a_stale_place_of_one_pool_undoes_the_claim_in_another() -> None:
+    """The first pool was claimed whole before the second one turned out to be behind."""
+    desk = Desk(make_config("full@a", "full@b", blocks={"a": 21, "b": 21}))
+    desk.admit_unknown(1, 1, new("writer", "xyz"))
+    desk.publish("writer", 12)
+    desk.ask(3, new("reader", "xyz"))
+
+    (reply,) = replies(desk.answer(2, [evidence(slots(1, 2, 3))], [stale_at(1, evidence(slots(1, 2, 3)))]))
+
+    assert isinstance(reply, AdmitReply)
+    assert tables(reply.results[0]) == [[1, 5, 6, 7], [1, 5, 6, 7]]
+    for pool in desk.state.pools:
+        assert pool.ledger.uses[:9].tolist() == [1, 2, 1, 1, 1, 1, 1, 1, 0]
 
 
 def test_a_window_may_serve_a_longer_length_than_the_stale_place() -> None:
