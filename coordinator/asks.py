@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.errors import CommitError, DigestError, FenceError, RequestError, SequenceTooLong, TokenError
 from kvtroupe.coordinator.identity import block_digests
-from kvtroupe.coordinator.messages import Prompt
+from kvtroupe.coordinator.messages import NewSequence, Prompt
 from kvtroupe.coordinator.retention import Retention
 from kvtroupe.coordinator.round import Ask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvtroupe.coordinator.attention import AttentionRule
     from kvtroupe.coordinator.config import Config
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
         AdmitRequest,
         CommitRequest,
         GrowRequest,
-        NewSequence,
         PinId,
         PinRequest,
         SequenceId,
     )
     from kvtroupe.coordinator.round import Pool
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
+
+LATEST_S = 1e15
 
 
 class Edge:
@@ -158,11 +159,9 @@ class Edge:
                 f"sequence {message.sequence_id!r} commits {message.tokens} tokens and has blocks for "
                 f"{sequence.capacity_tokens}; extend it first"
             )
-        if not message.digests:
-            return 0
         count = self._digest_count(message.digests, "commit of sequence", message.sequence_id)
         complete = message.tokens // self._tokens_per_digest
-        if sequence.digest_count + count > complete:
+        if count and sequence.digest_count + count > complete:
             raise DigestError(
                 f"commit of sequence {message.sequence_id!r} brings {count} digests on top of {sequence.digest_count}; "
                 f"{message.tokens} tokens complete only {complete} hash blocks"
@@ -197,6 +196,27 @@ def check_id(what: str, one: object) -> None:
     """
     if not isinstance(one, str | int):
         raise RequestError(f"{one!r} cannot name a {what}; use a str or an int")
+
+
+def check_time(now_s: object) -> None:
+    """Refuse what is no time: one comparison with it would end the order of all deadlines.
+
+    Raises:
+        RequestError: it is no finite number of seconds.
+    """
+    if type(now_s) not in (int, float) or not -LATEST_S <= now_s <= LATEST_S:  # type: ignore[operator]
+        raise RequestError(f"{now_s!r:.60} is no time; now_s is a finite number of seconds")
+
+
+def check_new_sequences(sequences: Iterable[object]) -> None:
+    """Refuse what is no sequence to admit.
+
+    Raises:
+        RequestError: something else is among them.
+    """
+    for one in sequences:
+        if not isinstance(one, NewSequence):
+            raise RequestError(f"{one!r:.60} is no NewSequence; admit a list of NewSequence")
 
 
 def check_step(what: str, step: object) -> None:

@@ -22,7 +22,7 @@ class Counters:
         published: blocks that entered an index.
         duplicates: blocks that stayed private because their digest was published already.
         stale_places: places named by a group that had changed hands before they were claimed.
-        late_answers: match answers to a round that had gone on without them.
+        late_answers: answers of groups that nobody waited for: to a round that had gone on, or given before.
         released: sequences that ended.
     """
 

@@ -89,7 +89,8 @@ class OutOfBlocks(CapacityError):
         pool: name of the pool that was short.
         needed: slots the request needs from the pool, hits that must leave the free order included.
         free: slots that were free when the request was judged.
-        coming: slots given back already that become free when the engine steps that may still touch them end.
+        coming: uses of slots given back already, which end with the engine steps that may still touch them; as many
+            slots become free at most, fewer where somebody else uses them too.
         reserved: free slots that requests of this kind must leave alone.
     """
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvtroupe.coordinator.errors import InvariantError
 from kvtroupe.coordinator.messages import NO_SLOTS, CommitReply, GroupOutput, PublishRequest
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Publication:
         slots: by group, of the blocks offered; they are the last ones of the chain.
         expires_s: when their priority falls back to the default; None: never.
         published_blocks: by group, how many entered the index so far.
-        missing: groups that have not answered.
+        missing: numbers of the groups that have not answered.
     """
 
     request_id: int
@@ -45,7 +46,7 @@ class Publication:
     slots: list[Slots]
     expires_s: float | None
     published_blocks: list[int]
-    missing: int
+    missing: set[int]
 
 
 class Publications:
@@ -97,17 +98,17 @@ class Publications:
             slots_of,
             expires_s,
             [0] * groups,
-            len(offers),
+            {offer.group for offer in offers},
         )
         sequence.publishing += 1
-        return offers
+        return [*offers]
 
     def _offers(
         self, sequence: RunningSequence, digests: bytes, start: int, end: int
-    ) -> tuple[list[Slots], list[Output]]:
+    ) -> tuple[list[Slots], list[GroupOutput]]:
         """What is offered to each group of blocks start to end: the slots by group, and the messages."""
         slots_of = [NO_SLOTS] * len(self._ledger_of)
-        offers: list[Output] = []
+        offers: list[GroupOutput] = []
         for pool, table in zip(self._pools, sequence.tables, strict=True):
             slots = table.rows[:, start:end].copy()
             generations = pool.ledger.generation.take(slots)
@@ -122,23 +123,34 @@ class Publications:
         return slots_of, offers
 
     def answered(self, reply: PublishReply) -> Publication | None:
-        """Note which blocks entered the index of a group: the publication, if this was the last answer to it."""
-        publication = self._unanswered[reply.publish_id]
+        """Note which blocks entered the index of a group.
+
+        Returns:
+            the publication that it answers; None if there is no such question, or no more: then nothing is changed.
+
+        Raises:
+            InvariantError: the answer is about another number of blocks than were offered.
+        """
+        publication = self._unanswered.get(reply.publish_id)
         group = reply.group
+        if publication is None or group not in publication.missing:
+            self._counters.late_answers += 1
+            return None
         offered = slots = publication.slots[group]
         digests = publication.digests[-len(offered) :]
         if reply.entered is not None:
+            if len(reply.entered) != len(offered):
+                raise InvariantError(f"group {group} answers for {len(reply.entered)} of {len(offered)} blocks offered")
             slots, digests = slots.compress(reply.entered), digests.compress(reply.entered)
         priority = publication.sequence.retention.priority
         self._ledger_of[group].publish(slots, digests, priority, publication.expires_s, group)
         publication.published_blocks[group] = len(slots)
         self._counters.published += len(slots)
         self._counters.duplicates += len(offered) - len(slots)
-        publication.missing -= 1
-        if publication.missing:
-            return None
-        del self._unanswered[reply.publish_id]
-        publication.sequence.publishing -= 1
+        publication.missing.remove(group)
+        if not publication.missing:
+            del self._unanswered[reply.publish_id]
+            publication.sequence.publishing -= 1
         return publication
 
     def unanswered(self) -> list[Publication]:

@@ -66,7 +66,6 @@ class Replica:
             Group(number, blocks[group.pool], config.digest_bytes) for number, group in enumerate(config.groups)
         ]
         self._last_request_id = 0
-        self._sequences = self.state.sequences
 
     # -- the face for hosts --------------------------------------------------------------------------------------------
 
@@ -122,7 +121,7 @@ class Replica:
             OutOfBlocks: no room for the new blocks now; nothing was appended.
             SequenceTooLong: the sequence would pass the limit on its length; nothing was appended.
         """
-        sequence = self._sequences.get(sequence_id) or self.sequence(sequence_id)
+        sequence = self.state.running(sequence_id)
         if type(tokens) is not int or tokens < 1:
             raise TokenError(f"sequence {sequence_id!r} is extended by {tokens!r} tokens; append at least one")
         total = sequence.tokens + tokens

@@ -9,6 +9,7 @@ from kvtroupe.coordinator.errors import ConfigError
 DEFAULT_PRIORITY = 35
 LOWEST_PRIORITY = 0
 HIGHEST_PRIORITY = 100
+LONGEST_DURATION_S = 1e12  # 31,000 years
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,10 @@ class Retention:
             )
         if self.duration_s is None:
             return
-        if type(self.duration_s) not in (int, float) or not 0 < self.duration_s < float("inf"):
+        if type(self.duration_s) not in (int, float) or not 0 < self.duration_s <= LONGEST_DURATION_S:
             raise ConfigError(
-                f"retention duration_s {self.duration_s!r} is no positive number of seconds; use None to keep the "
-                "priority for good"
+                f"retention duration_s {self.duration_s!r} is no positive number of seconds up to "
+                f"{LONGEST_DURATION_S:.0e}; use None to keep the priority for good"
             )
 
 

@@ -330,7 +330,7 @@ class Settler:
                 evicted_of |= evicted
             at = 0
             for grant in grants:
-                shape = (grant.granted, len(pool.groups), grant.new_blocks)
+                shape = (grant.granted, len(pool.groups), grant.new_blocks if grant.granted else 0)
                 end = at + shape[0] * shape[1] * shape[2]
                 grant.slots += (taken[at:end].reshape(shape),)
                 at = end

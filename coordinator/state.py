@@ -9,15 +9,18 @@ A malformed request raises out of `step` and has changed nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtroupe.coordinator.asks import Edge, check_id, check_step
+from kvtroupe.coordinator.asks import Edge, check_id, check_new_sequences, check_step, check_time
 from kvtroupe.coordinator.counters import Counters
 from kvtroupe.coordinator.errors import (
+    InvariantError,
     Overloaded,
     PinExists,
+    RequestError,
     SequenceExists,
     UnknownPin,
 )
@@ -83,6 +86,7 @@ class CoordinatorState:
             )
             for pool in config.pools
         ]
+        self.group_numbers = range(len(self.rules))
         self.sequences: dict[SequenceId, Sequence] = {}
         self.pins: dict[PinId, tuple[Slots, ...]] = {}  # for each pool, in the order of giving back
         self.returns = Returns([pool.ledger for pool in self.pools])
@@ -92,7 +96,7 @@ class CoordinatorState:
         self._round: Round | None = None
         self._last_round_id = 0
         self._waiting = WaitingRoom(config.limits.round_blocks_max, len(self.rules))
-        self._growing: list[GrowRequest] = []  # settled with the round that runs
+        self._growing: deque[GrowRequest] = deque()  # settled with the round that runs
         self._handlers: dict[type, Callable[[Any, float], list[Output]]] = {
             AdmitRequest: self._on_admit,
             GrowRequest: self._on_grow,
@@ -120,11 +124,16 @@ class CoordinatorState:
             RequestError: the message is malformed or names what does not exist; nothing was changed.
             Overloaded: a limit of the configuration is reached; nothing was changed.
         """
-        return self._handlers[type(message)](message, now_s)
+        check_time(now_s)
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise RequestError(f"{message!r:.60} is no message to a coordinator; see messages.ToCoordinator")
+        return handler(message, now_s)
 
     # -- requests that need a round ------------------------------------------------------------------------------------
 
     def _on_admit(self, message: AdmitRequest, now_s: float) -> list[Output]:
+        check_new_sequences(message.sequences)
         new_ids = [new.sequence_id for new in message.sequences]
         self._check_new_ids(new_ids)
         self._waiting.check_new(message.request_id)
@@ -150,10 +159,13 @@ class CoordinatorState:
             )
 
     def _on_grow(self, message: GrowRequest, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
-        self._edge.check_growth(message)
         for sequence_id in message.sequence_ids:
-            if sequence_id not in self.sequences:
-                raise unknown_sequence(sequence_id)
+            self.running(sequence_id)
+        self._edge.check_growth(message)
+        if len(self._growing) >= self.config.limits.sequences_max:
+            raise Overloaded(
+                f"{len(self._growing)} requests for growth wait, as many as sequences_max; try again later"
+            )
         self._growing.append(message)
         return [] if self._round is not None else self._settle(None)
 
@@ -185,6 +197,11 @@ class CoordinatorState:
         if current is None or message.round_id != current.round_id:
             self.counters.late_answers += 1
             return []
+        if message.group not in self.group_numbers or len(message.evidence) != len(current.asks):
+            raise InvariantError(
+                f"group {message.group} answers a round of {len(current.asks)} requests and {len(self.rules)} groups "
+                f"with evidence for {len(message.evidence)}"
+            )
         return self._finish_round(current, now_s) if current.add_evidence(message.group, message.evidence) else []
 
     def _on_timer(self, message: TimerEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - it says nothing but when
@@ -196,12 +213,13 @@ class CoordinatorState:
     def _finish_round(self, current: Round, now_s: float) -> list[Output]:
         """Settle a round with the evidence that has come in, and start the next one."""
         self._round = None
-        return self._settle(current) + self._start_round(now_s)
+        outputs = self._settle(current)
+        while self._growing:
+            outputs += self._settle(None)
+        return outputs + self._start_round(now_s)
 
     def _settle(self, current: Round | None) -> list[Output]:
-        growth = [self._growth_now(request) for request in self._growing]
-        self._growing.clear()
-        settlement = self._settler.settle(growth, current)
+        settlement = self._settler.settle(self._next_growth(), current)
         self.counters.rounds += 1
         self.counters.deferred += len(settlement.deferred)
         self._waiting.put_back(settlement.deferred)
@@ -209,6 +227,16 @@ class CoordinatorState:
         for grant in settlement.grants:
             outputs += self._answer(grant)
         return outputs
+
+    def _next_growth(self) -> list[Growth]:
+        """Growth that waits, in order, up to the first request that names a sequence again."""
+        growth: list[Growth] = []
+        named: set[SequenceId] = set()
+        while self._growing and named.isdisjoint(self._growing[0].sequence_ids):
+            request = self._growing.popleft()
+            named.update(request.sequence_ids)
+            growth.append(self._growth_now(request))
+        return growth
 
     def _growth_now(self, request: GrowRequest) -> Growth:
         """Growth of those sequences of a request that run still and may grow."""
@@ -322,6 +350,7 @@ class CoordinatorState:
     # -- requests that need no round -----------------------------------------------------------------------------------
 
     def _on_unpin(self, message: UnpinEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
+        check_id("pin", message.pin_id)
         if message.pin_id not in self.pins:
             raise UnknownPin(f"no pin {message.pin_id!r} stands: it was never made, or it was given back already")
         for pool, slots in zip(self.pools, self.pins.pop(message.pin_id), strict=True):
@@ -356,7 +385,7 @@ class CoordinatorState:
 
     def _on_published(self, message: PublishReply, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
         publication = self.publications.answered(message)
-        if publication is None:
+        if publication is None or publication.missing:
             return []
         if not publication.sequence.publishing:
             self.returns.published(publication.sequence)

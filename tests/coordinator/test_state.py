@@ -271,15 +271,35 @@ def test_growth_during_a_round_is_settled_with_it_and_comes_first() -> None:
     """It is answered when the round is, and takes its slots before any of the new sequences."""
     there = make_desk()
     there.admit_unknown(1, 1, new("old", "x"))
-    there.ask(2, new("young", "yz"))
+    there.admit_unknown(2, 2, new("older", "x"))
+    there.ask(3, new("young", "yz"))
 
-    assert there.send(GrowRequest(3, ("old",), 1)) == []
-    assert there.send(GrowRequest(4, ("old",), 2)) == []
-    outputs = there.answer(2, UNKNOWN)
+    assert there.send(GrowRequest(4, ("old",), 1)) == []
+    assert there.send(GrowRequest(5, ("older",), 2)) == []
+    outputs = there.answer(3, UNKNOWN)
 
     assert [type(reply) for reply in replies(outputs)] == [GrowReply, GrowReply, AdmitReply]
-    assert there.state.tables(there.state.running("old"))[0].tolist() == [1, 2, 3, 4, 5]
-    assert admitted(outputs)[0].tables[0].tolist() == [6, 7, 8]
+    assert there.state.tables(there.state.running("old"))[0].tolist() == [1, 2, 5]
+    assert there.state.tables(there.state.running("older"))[0].tolist() == [3, 4, 6, 7]
+    assert admitted(outputs)[0].tables[0].tolist() == [8, 9, 10]
+
+
+def test_a_sequence_that_grows_again_in_a_round_is_judged_by_what_it_has_got() -> None:
+    """Its second growth is settled after the first, so that both together cannot pass the limit on its length."""
+    there = make_desk(limits=Limits(sequence_tokens_max=16))
+    there.admit_unknown(1, 1, new("old", "x"))
+    there.ask(2, new("young", "yz"))
+    there.send(GrowRequest(3, ("old",), 1))
+    there.send(GrowRequest(4, ("old",), 2))
+    room = there.state.running("old").capacity_tokens
+
+    first, _, second = replies(there.answer(2, UNKNOWN))
+
+    assert isinstance(first, GrowReply)
+    assert isinstance(second, GrowReply)
+    assert first.refused == (None,)
+    assert isinstance(second.refused[0], SequenceTooLong)
+    assert there.state.running("old").capacity_tokens == room + 4
 
 
 def test_a_sequence_released_while_its_growth_waits_gets_nothing() -> None:
