@@ -119,14 +119,23 @@ class Edge:
         return self._sequence_tokens_max - blocks * self._block_tokens
 
     def outgrown(self, sequence: RunningSequence, blocks: int) -> SequenceTooLong | None:
-        """Why a sequence may not have `blocks` more, if so."""
-        if sequence.capacity_tokens <= self.capacity_tokens_max(blocks):
-            return None
-        return SequenceTooLong(
-            f"sequence {sequence.sequence_id!r} would get room for "
-            f"{sequence.capacity_tokens + blocks * self._block_tokens} tokens; "
-            f"sequence_tokens_max is {self._sequence_tokens_max}"
-        )
+        """Why a sequence can never have `blocks` more, if so."""
+        if sequence.capacity_tokens > self.capacity_tokens_max(blocks):
+            return SequenceTooLong(
+                f"sequence {sequence.sequence_id!r} would get room for "
+                f"{sequence.capacity_tokens + blocks * self._block_tokens} tokens; "
+                f"sequence_tokens_max is {self._sequence_tokens_max}"
+            )
+        for pool, table in zip(self._pools, sequence.tables, strict=True):
+            # Once all that it has room for is committed, blocks that a window has left behind are given back.
+            left = [table.blocks - self._rules[group].first_block(sequence.capacity_tokens) for group in pool.groups]
+            needed = sum(left) + blocks * len(pool.groups)
+            if needed > pool.ledger.blocks - 1:
+                return SequenceTooLong(
+                    f"sequence {sequence.sequence_id!r} would hold {needed} slots of pool {pool.name!r} at least, "
+                    f"which has {pool.ledger.blocks - 1}; end it or enlarge the pool"
+                )
+        return None
 
     def pin(self, message: PinRequest) -> Ask:
         """The ask for a pin.
@@ -226,7 +235,7 @@ def check_step(what: str, step: object) -> None:
         FenceError: it is no whole number.
     """
     if type(step) is not int:
-        raise FenceError(f"{what} {step!r} is no number of an engine step; steps are whole numbers from 0")
+        raise FenceError(f"{what} {step!r} is no number of an engine step; steps are whole numbers")
 
 
 def _check_type(value: object, kind: type, what: str, name: SequenceId | PinId) -> None:

@@ -1,13 +1,8 @@
 """Every invariant that must hold between two steps, over a whole replica in one process.
 
 Slow on purpose: it reads everything, and believes no count that it can take itself. Tests call it after every step.
-The numbers are those of the design's list of what must always hold:
-
-1. Every slot is in exactly one state, and free slots are in the free order exactly once.
-2. The uses of a slot equal the holders that exist.
-4. An index names only published blocks, and exactly those that the ledger knows, under the digests it knows.
-
-What a round leaves behind (5) and the state after all sequences end (6) follow from comparing states in tests.
+`docs/checking.md` lists what must hold. That a refused request leaves no trace is a matter of two states: tests compare
+them.
 """
 
 from __future__ import annotations

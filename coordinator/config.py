@@ -93,8 +93,8 @@ class Limits(_Section):
         sequence_tokens_max: tokens of one sequence, spare room included.
         sequences_max: sequences that run or wait.
         pins_max: pins that stand or wait.
-        round_blocks_max: blocks that the requests of one round ask for, before the next request waits for the next
-            round; one request may exceed it alone.
+        round_blocks_max: blocks, counted in every group, that the requests of one round ask for, before the next
+            request waits for the next round; one request may exceed it alone.
         match_deadline_s: seconds a group has for its match answers before a round goes on without them.
     """
 
@@ -122,8 +122,8 @@ class Config(_Section):
     block_tokens: Annotated[int, Field(ge=1, le=2**20)] = 16
     hash_block_tokens: Annotated[int, Field(ge=1)] | None = None
     digest_bytes: Annotated[int, Field(ge=8, le=64)] = 32
-    groups: Annotated[tuple[GroupConfig, ...], Field(min_length=1, max_length=1024)]
-    pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1, max_length=1024)]
+    groups: Annotated[tuple[GroupConfig, ...], Field(min_length=1, max_length=1024, strict=False)]  # or a list
+    pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1, max_length=1024, strict=False)]
     limits: Limits = Field(default_factory=Limits)
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@
     │   ├── DigestError         digests of the wrong width, or more or fewer of them than the tokens have
     │   ├── SequenceExists      this sequence id is running already
     │   ├── UnknownSequence     no sequence of this id is running: never admitted, or released already
-    │   ├── SequenceTooLong     could not fit even into an empty pool
+    │   ├── SequenceTooLong     could not fit even into an empty pool, or would pass the limit on length
     │   ├── CommitError         a commit backwards, or beyond what was allocated
     │   ├── FenceError          an engine step number that goes backwards
     │   ├── PinExists           this pin id is in use
@@ -55,7 +55,7 @@ class UnknownSequence(RequestError):
 
 
 class SequenceTooLong(RequestError):
-    """The request could not fit even into an empty pool."""
+    """The sequence could not fit even into an empty pool, or would pass the limit on the length of a sequence."""
 
 
 class CommitError(RequestError):

@@ -198,6 +198,13 @@ class ReferenceReplica:
             raise errors.UnknownSequence(f"no sequence {sequence_id!r} runs")
         return self.running[sequence_id]
 
+    def _can_grow(self, sequence: ReferenceSequence, blocks: int) -> bool:
+        """Whether empty pools have room for a longer sequence, less what leaves its windows when all is computed."""
+        room = [pool.blocks - 1 for pool in self.config.pools]
+        for group, table in zip(self.groups, sequence.tables, strict=True):
+            room[group.pool] -= len(table) + blocks - group.first_block(sequence.capacity_tokens)
+        return min(room) >= 0
+
     def grow(self, sequence_ids: Sequence[SequenceId], blocks: int = 1) -> list[OutOfBlocks | SequenceTooLong | None]:
         """Give sequences more blocks, the first ones first: for each, None or why it got nothing."""
         if blocks < 1 or len(set(sequence_ids)) < len(sequence_ids):
@@ -209,6 +216,8 @@ class ReferenceReplica:
             short = [pool for pool in range(len(self.pools)) if wanted[pool] > self.pools[pool].free()]
             if sequence.capacity_tokens + blocks * self.block_tokens > self.config.limits.sequence_tokens_max:
                 refusals.append(SequenceTooLong(f"{sequence.sequence_id!r} would get too long"))
+            elif short and not self._can_grow(sequence, blocks):
+                refusals.append(SequenceTooLong(f"{sequence.sequence_id!r} does not fit into an empty replica"))
             elif short:
                 refusals.append(self._out_of_blocks(short[0], wanted[short[0]], self.pools[short[0]].free(), 0))
             else:

@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 class Replica:
     """Admits, grows, commits and releases sequences over the pools and groups of a configuration.
 
+    It is not safe to call from several threads at once. Where priorities have durations, `now_s` must come from one
+    clock in all calls, and `tick` has to be called now and then; otherwise `now_s` may be left out.
+
     Args:
         config: of the replica.
     """
@@ -104,6 +107,10 @@ class Replica:
             blocks: blocks for each.
             now_s: the time now.
 
+        Returns:
+            for each sequence None or why it got nothing, and for each pool, in the order of the configuration, the new
+            slots [granted sequences, groups of the pool, blocks].
+
         Raises:
             UnknownSequence: one of them is not running.
             RequestError: fewer than one block, or a sequence named twice. Whatever is raised, nothing has grown.
@@ -119,7 +126,8 @@ class Replica:
             UnknownSequence: it is not running.
             TokenError: fewer than one token.
             OutOfBlocks: no room for the new blocks now; nothing was appended.
-            SequenceTooLong: the sequence would pass the limit on its length; nothing was appended.
+            SequenceTooLong: it could not fit even into an empty pool, or would pass the limit on the length of a
+                sequence; nothing was appended.
         """
         sequence = self.state.running(sequence_id)
         if type(tokens) is not int or tokens < 1:
@@ -144,10 +152,10 @@ class Replica:
 
         Args:
             sequence_id: of a running sequence.
-            tokens: computed so far, those of earlier commits included.
+            tokens: computed so far, those of earlier commits included; more than were appended count as appended.
             digests: of the hash blocks that follow those the replica knows, as far as they are complete.
             fence: the engine step after which nothing reads blocks that leave a window now.
-            now_s: the time now.
+            now_s: the time now, at which the duration of the priority of these blocks begins.
 
         Raises:
             UnknownSequence: it is not running.
@@ -183,7 +191,7 @@ class Replica:
         """Keep what all groups can serve of a prefix until the pin is given back.
 
         Returns:
-            how many tokens that is.
+            how many tokens that is; a pin of 0 tokens stands as well, and has to be given back.
 
         Raises:
             PinExists: the id is in use.

@@ -273,7 +273,9 @@ class Settler:
         """Grant or refuse one request: how many requests, from the first on, are still part of the round.
 
         Nobody is refused because of a later request: if it helps, the claims of later ones are undone, last first, and
-        those requests leave the round.
+        those requests leave the round. With 4 free slots, of which a later request claims 2 that are cached, one that
+        needs 3 does not fit; without that claim it does, and the later one is judged anew in the next round. One that
+        needs 5 does not fit either way: it is refused, and the later claim stands.
         """
         grant = grants[position]
         still = settled

@@ -28,18 +28,18 @@ class WaitingRoom:
     """See the module.
 
     Args:
-        round_slots_max: slots that the requests of one round ask for, before the next one has to wait.
-        groups: window groups of the replica; a block of a request is a slot in each.
+        round_blocks_max: blocks, counted in every group, that the requests of one round ask for.
+        groups: window groups of the replica.
 
     Attributes:
         sequence_ids: of the sequences that wait, those in the round that runs included.
         pin_ids: likewise of pins.
     """
 
-    def __init__(self, round_slots_max: int, groups: int) -> None:
+    def __init__(self, round_blocks_max: int, groups: int) -> None:
         self.sequence_ids: set[SequenceId] = set()
         self.pin_ids: set[PinId] = set()
-        self._round_slots_max = round_slots_max
+        self._round_blocks_max = round_blocks_max
         self._groups = groups
         self._asks: deque[Ask] = deque()
         self._pending: dict[int, Pending] = {}
@@ -81,7 +81,7 @@ class WaitingRoom:
     def next_asks(self) -> list[Ask]:
         """The requests of the next round: those that have waited longest, up to its limit, and at least one."""
         asks = [self._asks.popleft()]
-        room = self._round_slots_max - asks[0].blocks * self._groups
+        room = self._round_blocks_max - asks[0].blocks * self._groups
         while self._asks and self._asks[0].blocks * self._groups <= room:
             asks.append(self._asks.popleft())
             room -= asks[-1].blocks * self._groups

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +14,7 @@ from kvtroupe.coordinator.errors import KVTroupeError, RequestError
 FAILED = 1
 BAD_REQUEST = 2
 INTERRUPTED = 130  # 128 and the number of the signal, as shells have it
+BROKEN_PIPE = 141  # likewise
 
 
 @contextmanager
@@ -23,9 +26,23 @@ def exit_on_error() -> Iterator[None]:
         raise _exit(error, BAD_REQUEST) from error
     except KVTroupeError as error:
         raise _exit(error, FAILED) from error
+    except BrokenPipeError as error:  # whoever read the output has seen enough
+        _forget_output()
+        raise typer.Exit(BROKEN_PIPE) from error
+    except OSError as error:
+        _forget_output()
+        typer.echo(f"Error: the output cannot be written: {error.strerror or error}", err=True)
+        raise typer.Exit(BAD_REQUEST) from error
     except KeyboardInterrupt as error:
         typer.echo("Interrupted.", err=True)
         raise typer.Exit(INTERRUPTED) from error
+
+
+def _forget_output() -> None:
+    """Let nothing that is still buffered be written to a standard output that takes nothing, not even at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _exit(error: KVTroupeError, status: int) -> typer.Exit:

@@ -26,8 +26,9 @@ from kvtroupe.coordinator.identity import MAX_HASH_BLOCK_TOKENS, Sha256Chain
 from kvtroupe.kernels.memory_pool import MemoryPool
 
 EXIT_STATUS = (
-    "Exit status: 0 when all was right; 1 when a reused block held a wrong byte; 2 when the trace or an option cannot "
-    "be used; 130 when interrupted."
+    "Exit status: 0 when every reused block was right, refused requests or not; 1 when one held a wrong byte; 2 when "
+    "the trace or an option cannot be used, or the output not be written; 130 when interrupted; 141 when nobody reads "
+    "the output any more."
 )
 STANDARD_OUTPUT = Path("-")
 T = TypeVar("T")
@@ -138,7 +139,11 @@ def _replay(options: ReplayOptions, groups: tuple[GroupConfig, ...], json: Path 
         failure = error
     _show(report_on(replay, options, time.perf_counter() - start_s), json)
     if replay.tally.first_refusal is not None:
-        typer.echo(f"Refused: {replay.tally.refused:,} requests. The first: {replay.tally.first_refusal}", err=True)
+        typer.echo(
+            f"Refused for lack of --device-blocks: {replay.tally.refused:,} of {replay.tally.requests:,} requests. "
+            f"The first: {replay.tally.first_refusal}",
+            err=True,
+        )
     if failure is not None:
         raise failure
 
@@ -188,4 +193,7 @@ def _show(report: ReplayReport, json: Path | None) -> None:
             json.write_text(f"{report.to_json()}\n")
         except OSError as error:
             raise ConfigError(f"{json} cannot be written: {error.strerror}") from error
-    Console().print(report.to_table())
+    console = Console()
+    with console.capture() as table:
+        console.print(report.to_table())
+    typer.echo(table.get(), nl=False)

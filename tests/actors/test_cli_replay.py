@@ -212,7 +212,7 @@ def test_refused_requests_are_counted_and_explained(trace: Path) -> None:
 
     assert result.exit_code == 0
     assert json.loads(result.stdout)["refused"] == 3
-    assert result.stderr.startswith("Refused: 3 requests. The first: request 1: ")
+    assert result.stderr.startswith("Refused for lack of --device-blocks: 3 of 3 requests. The first: request 1: ")
     assert result.stderr.count("\n") == 1
 
 
@@ -323,8 +323,19 @@ def test_a_closed_pipe_shows_no_traceback(trace: Path, options: list[str]) -> No
     done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(write_end)
 
-    assert done.returncode == 1
+    assert done.returncode == 141
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("options", [[], ["--json", "-"]])
+def test_a_full_device_is_told_from_a_wrong_byte(trace: Path, options: list[str]) -> None:
+    """Output that cannot be written is one line and status 2; status 1 says that the cache is broken."""
+    command = [COMMAND, "replay", str(trace), "--sequential", *options]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
 
 
 def test_progress_is_shown_on_a_terminal_and_only_there(trace: Path) -> None:

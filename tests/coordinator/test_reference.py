@@ -250,7 +250,8 @@ def test_a_round_takes_no_more_than_its_limit_but_always_one() -> None:
 def test_growth_may_use_what_is_reserved() -> None:
     """New sequences leave a block alone; a running one gets it; then there is none."""
     replica = model("full", blocks=5, reserved_blocks=1)
-    admit(replica, NewSequence("a", 12))
+    admit(replica, NewSequence("a", 8))
+    admit(replica, NewSequence("c", 4))
     assert isinstance(replica.admit([NewSequence("b", 1)])[0], OutOfBlocks)
 
     assert replica.grow(["a"]) == [None]

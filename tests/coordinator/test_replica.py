@@ -152,8 +152,9 @@ def test_tokens_go_into_spare_blocks_before_new_ones_are_taken() -> None:
 
 def test_an_extension_that_does_not_fit_leaves_no_trace() -> None:
     """Not one token is appended."""
-    replica = make_replica("full", blocks=5)
+    replica = make_replica("full", blocks=7)
     admit(replica, new("a", "xy", extra_tokens=2))
+    admit(replica, new("b", "z"))
     before = snapshot(replica)
 
     with pytest.raises(OutOfBlocks) as refusal:
@@ -162,7 +163,33 @@ def test_an_extension_that_does_not_fit_leaves_no_trace() -> None:
     assert (refusal.value.needed, refusal.value.free) == (2, 1)
     assert without_counters(snapshot(replica)) == without_counters(before)
     replica.extend("a", 6)
-    assert tables_of(replica, "a") == [[1, 2, 3, 4]]
+    assert tables_of(replica, "a") == [[1, 2, 3, 6]]
+
+
+def test_growth_that_no_pool_can_hold_is_not_told_to_try_again() -> None:
+    """Of four usable blocks a sequence holds three: two more can never be had, one more can."""
+    replica = make_replica("full", blocks=5)
+    admit(replica, new("a", "xy"))
+    before = snapshot(replica)
+
+    with pytest.raises(SequenceTooLong, match="would hold 5 slots of pool 'device' at least, which has 4"):
+        replica.extend("a", 8)
+
+    assert without_counters(snapshot(replica)) == without_counters(before)
+    replica.extend("a", 7)
+
+
+def test_growth_counts_on_what_will_leave_a_window() -> None:
+    """With a window of one block, a sequence of three gives two back when it commits: growth may be asked for again."""
+    replica = make_replica("sliding:4", blocks=4)
+    admit(replica, new("a", "xy", extra_tokens=4))
+
+    with pytest.raises(OutOfBlocks):
+        replica.extend("a")
+    replica.commit("a", 12)
+    replica.extend("a")
+
+    assert tables_of(replica, "a")[0][:2] == [0, 0]
 
 
 def test_a_sequence_does_not_grow_beyond_the_limit() -> None:

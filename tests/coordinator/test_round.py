@@ -367,7 +367,8 @@ def test_new_sequences_leave_reserved_blocks_alone() -> None:
 def test_running_sequences_may_grow_into_reserved_blocks() -> None:
     """That is what they are reserved for; when these are gone, too, growth is refused."""
     replica = make_replica("full", blocks=11, reserved_blocks=3)
-    admit(replica, new("a", "abcdefg", extra_tokens=0))
+    admit(replica, new("a", "abcde", extra_tokens=0))
+    admit(replica, new("b", "fg", extra_tokens=0))
 
     reply = replica.grow(["a"], 3)
     assert reply.refused == (None,)
@@ -396,8 +397,9 @@ def test_growth_serves_as_many_sequences_as_fit_in_every_pool() -> None:
 
 def test_growth_that_nobody_gets_leaves_no_trace() -> None:
     """As any refusal."""
-    replica = make_replica("full", "full", blocks=6)
+    replica = make_replica("full", "full", blocks=8)
     admit(replica, new("a", "x"))
+    admit(replica, new("b", ""))
     before = snapshot(replica)
 
     reply = replica.grow(["a"])
