@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvtroupe.coordinator.config import Config, GroupConfig, Limits, PoolConfig
+from kvtroupe.coordinator.errors import OutOfBlocks
 from kvtroupe.coordinator.messages import (
     AdmitReply,
     AdmitRequest,
@@ -294,3 +295,9 @@ def _snapshot_of_sequence(replica: Replica, sequence_id: SequenceId) -> tuple[ob
         sequence.considered_blocks,
         [table.tolist() for table in replica.tables(sequence_id)],
     )
+
+
+def numbers(result: object) -> tuple[int, int, int, int]:
+    """Needed, free, coming and reserved of a refusal."""
+    assert isinstance(result, OutOfBlocks), result
+    return result.needed, result.free, result.coming, result.reserved

@@ -88,6 +88,19 @@ def test_digests_may_follow_with_commits() -> None:
     check(replica)
 
 
+def test_blocks_that_left_a_window_before_their_digests_came_are_not_published() -> None:
+    """Their slots are somebody else's by then; the group with full attention still has all of them."""
+    replica = make_replica("full", "sliding:4")
+    admit(replica, NewSequence("a", 13))
+    assert replica.commit("a", 12).published_blocks == (0, 0)
+    assert tables_of(replica, "a") == [[1, 2, 3, 4], [0, 0, 7, 8]]
+
+    assert replica.commit("a", 12, chain("xyz")).published_blocks == (3, 1)
+
+    assert list(replica.published("sliding1").values()) == [(7, 1)]
+    check(replica)
+
+
 def test_the_digest_of_a_block_is_that_of_its_last_hash_block() -> None:
     """With four hash blocks to a block, digests may come one at a time, in the middle of a block."""
     replica = Replica(make_config("full", digests_per_block=4))

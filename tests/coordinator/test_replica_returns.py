@@ -152,11 +152,11 @@ def test_a_priority_ends_its_duration_after_publication() -> None:
     keep(replica, "b", Retention(35))
     keep(replica, "c", Retention(0, 20.0), now_s=5.0)
 
+    priority = only_pool(replica).ledger.free_order.priority
     replica.tick(14.9)
-    assert free_order(replica) == [3, 2, 1]
+    assert (free_order(replica), priority[1:].tolist()) == ([3, 2, 1], [80, 35, 0])
     replica.tick(15.0)
-    assert free_order(replica) == [3, 2, 1]
-    assert only_pool(replica).ledger.free_order.priority[1:].tolist() == [35, 35, 0]
+    assert (free_order(replica), priority[1:].tolist()) == ([3, 2, 1], [35, 35, 0])
     replica.tick(25.0)
 
     assert free_order(replica) == [2, 1, 3]
