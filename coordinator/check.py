@@ -28,12 +28,12 @@ def check(replica: Replica) -> None:
     Raises:
         InvariantError: the first one that does not hold, with the values.
     """
+    for group in replica.groups:
+        _check_runs(group.index)
     for pool in replica.state.pools:
         _check_uses(replica, pool)
         _check_free_order(pool.ledger)
         _check_published(replica, pool)
-    for group in replica.groups:
-        _check_runs(group.index)
     _check_tables(replica)
 
 

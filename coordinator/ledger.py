@@ -84,8 +84,9 @@ class Ledger:
         uses = self.uses.take(slots)
         self.uses[slots] = uses + 1
         self.uses_by_holder[holder] += count
-        if np.count_nonzero(uses) != count:
-            self.free_order.claimed(slots.compress(uses == 0))
+        in_use = np.count_nonzero(uses)
+        if in_use != count:
+            self.free_order.claimed(slots.compress(uses == 0) if in_use else slots)
         return count
 
     def undo_claim(self, slots: Slots, holder: Holder) -> None:

@@ -194,6 +194,12 @@ def lengthen_the_digests_of_a_run(replica: Replica) -> None:
     run_of(replica, chain("xyu")[16:]).digests += bytes(8)
 
 
+def shorten_the_slots_of_a_run(replica: Replica) -> None:
+    """They would not fit together with its generations."""
+    run = run_of(replica, chain("xyu")[16:])
+    run.slots = run.slots[:0]
+
+
 def forget_a_dead_run(replica: Replica) -> None:
     """Nobody would ever take it out."""
     slot = held_slot(replica)
@@ -249,6 +255,7 @@ BREAKS: list[tuple[Break, str]] = [
     (cut_a_branch_off, "runs that nothing leads to"),
     (give_a_run_another_parent, "a branch has another parent"),
     (lengthen_the_digests_of_a_run, "a run's parts differ in length"),
+    (shorten_the_slots_of_a_run, "a run's parts differ in length"),
     (forget_a_dead_run, "a dead run that nobody will take out"),
     (commit_more_than_there_is, "lengths of a sequence are out of order"),
     (append_more_than_fits, "lengths of a sequence are out of order"),

@@ -123,6 +123,18 @@ def test_each_group_hears_of_the_blocks_that_it_has_lost() -> None:
     check(replica)
 
 
+def test_groups_of_different_pools_lose_blocks_in_the_same_round() -> None:
+    """Each hears of its own, whatever number it has."""
+    replica = make_replica("full@a", "full@b", blocks={"a": 5, "b": 4})
+    cache(replica, "xyz")
+
+    result = admit(replica, new("a", "u"))
+
+    assert tables(result) == [[4, 3], [3, 2]]
+    assert [len(replica.published(group)) for group in ("full0", "full1")] == [2, 1]
+    check(replica)
+
+
 def test_hits_that_leave_the_free_order_count_as_needed() -> None:
     """A prompt that is cached whole still needs its cached blocks: nine of nine free ones, and one more."""
     replica = make_replica("full", blocks=11)
