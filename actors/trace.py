@@ -14,6 +14,7 @@ import json
 import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,13 +80,12 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
         raise TraceError(f"{path} is empty: a trace has one JSON object for each request, one a line")
 
 
-def count_requests(path: Path) -> int:
-    """Lines of a trace, none of them looked at.
-
-    Raises:
-        TraceError: the file cannot be read.
-    """
-    return sum(1 for _ in _lines(path))
+def count_requests(path: Path, at_most: int) -> int | None:
+    """How many lines a trace has, none of them looked at, counting to `at_most`; None if it cannot be read so far."""
+    try:
+        return sum(1 for _ in islice(_lines(path), at_most))
+    except TraceError:
+        return None  # whoever reads the requests is told, when it comes to that
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -181,5 +181,8 @@ def _hash_ids(fields: dict[str, Any], input_tokens: int) -> NDArray[np.int64]:
 
 def _shown(value: object) -> str:
     """A JSON value, shortened for a message."""
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply"
     return text if len(text) <= 40 else f"{text[:37]}..."

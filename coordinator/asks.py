@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.errors import CommitError, DigestError, FenceError, RequestError, SequenceTooLong, TokenError
@@ -111,8 +112,7 @@ class Edge:
         if type(message.blocks) is not int or message.blocks < 1:
             raise RequestError(f"growth by {message.blocks!r} blocks; ask for a whole number, at least one")
         if len(set(message.sequence_ids)) < len(message.sequence_ids):
-            repeated = sorted({str(one) for one in message.sequence_ids if message.sequence_ids.count(one) > 1})
-            raise RequestError(f"growth names sequences twice: {', '.join(repeated)}; name each once")
+            raise RequestError(f"growth names sequences twice: {repeated_ids(message.sequence_ids)}; name each once")
 
     def capacity_tokens_max(self, blocks: int) -> int:
         """The largest room with which a sequence may still have `blocks` more."""
@@ -207,6 +207,12 @@ def check_id(what: str, one: object) -> None:
         raise RequestError(f"{one!r} cannot name a {what}; use a str or an int")
 
 
+def repeated_ids(ids: Iterable[SequenceId]) -> str:
+    """Those that occur more than once, for a message; the first few of them."""
+    repeated = sorted(str(one) for one, count in Counter(ids).items() if count > 1)
+    return ", ".join(repeated[:10]) + (" ..." if len(repeated) > 10 else "")
+
+
 def check_time(now_s: object) -> None:
     """Refuse what is no time: one comparison with it would end the order of all deadlines.
 
@@ -214,7 +220,7 @@ def check_time(now_s: object) -> None:
         RequestError: it is no finite number of seconds.
     """
     if type(now_s) not in (int, float) or not -LATEST_S <= now_s <= LATEST_S:  # type: ignore[operator]
-        raise RequestError(f"{now_s!r:.60} is no time; now_s is a finite number of seconds")
+        raise RequestError(f"{now_s!r:.60} is no time; now_s is in seconds, -{LATEST_S:.0e} to {LATEST_S:.0e}")
 
 
 def check_new_sequences(sequences: Iterable[object]) -> None:

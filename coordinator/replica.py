@@ -220,6 +220,8 @@ class Replica:
 
     def _run(self, message: ToCoordinator, now_s: float) -> ToClient | None:
         """Step, and deliver what goes to groups, until nothing is left to deliver: the reply to the client, if any."""
+        if self.state.round_runs:
+            raise RequestError("a host's round waits for answers of groups; bring them before calling the direct face")
         reply: ToClient | None = None
         step = self.state.step
         outputs = step(message, now_s)

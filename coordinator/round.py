@@ -280,8 +280,8 @@ class Settler:
         grant = grants[position]
         still = settled
         fitting_now = grant.granted = self._fitting(grant, wanted)
-        while grant.granted < grant.ask.count and still > position + 1:
-            still -= 1
+        while grant.granted < grant.ask.count and still > position + 1 and grants[still - 1].claim is not None:
+            still -= 1  # growth comes first and has no claim that could stand in the way
             self._undo(grants[still].claimed)
             grant.granted = self._fitting(grant, wanted)
         if grant.granted < grant.ask.count:

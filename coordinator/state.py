@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvtroupe.coordinator.asks import Edge, check_id, check_new_sequences, check_step, check_time
+from kvtroupe.coordinator.asks import Edge, check_id, check_new_sequences, check_step, check_time, repeated_ids
 from kvtroupe.coordinator.counters import Counters
 from kvtroupe.coordinator.errors import (
     InvariantError,
@@ -149,8 +149,7 @@ class CoordinatorState:
             if sequence_id in running or sequence_id in self._waiting.sequence_ids:
                 raise SequenceExists(f"sequence {sequence_id!r} runs or waits already; release it or choose another id")
         if len(new_ids) > 1 and len(set(new_ids)) < len(new_ids):
-            repeated = sorted({str(one) for one in new_ids if new_ids.count(one) > 1})
-            raise SequenceExists(f"one request admits sequences twice: {', '.join(repeated)}; choose distinct ids")
+            raise SequenceExists(f"one request admits sequences twice: {repeated_ids(new_ids)}; choose distinct ids")
         held = len(running) + len(self._waiting.sequence_ids)
         if held + len(new_ids) > self.config.limits.sequences_max:
             raise Overloaded(
@@ -417,6 +416,11 @@ class CoordinatorState:
             *[("fence", one.sequence_id, one.slots[pool]) for one in returned],
             *[("pin", pin_id, slots[pool]) for pin_id, slots in self.pins.items()],
         ]
+
+    @property
+    def round_runs(self) -> bool:
+        """Whether a round waits for answers of groups."""
+        return self._round is not None
 
     def running(self, sequence_id: SequenceId) -> Sequence:
         """The record of a running sequence.

@@ -33,6 +33,9 @@ def exit_on_error() -> Iterator[None]:
         _forget_output()
         typer.echo(f"Error: the output cannot be written: {error.strerror or error}", err=True)
         raise typer.Exit(BAD_REQUEST) from error
+    except MemoryError as error:
+        typer.echo("Error: out of memory; give fewer or smaller blocks, or a trace of shorter prompts", err=True)
+        raise typer.Exit(BAD_REQUEST) from error
     except KeyboardInterrupt as error:
         typer.echo("Interrupted.", err=True)
         raise typer.Exit(INTERRUPTED) from error
@@ -40,6 +43,8 @@ def exit_on_error() -> Iterator[None]:
 
 def _forget_output() -> None:
     """Let nothing that is still buffered be written to a standard output that takes nothing, not even at the end."""
+    if sys.stdout is None:
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -31,6 +31,7 @@ EXIT_STATUS = (
     "the output any more."
 )
 STANDARD_OUTPUT = Path("-")
+COUNTED_REQUESTS_MAX = 1_000_000  # only for the progress bar, which shows no end beyond
 T = TypeVar("T")
 
 
@@ -62,7 +63,7 @@ DeviceBlocks = Annotated[
     ),
 ]
 CachePolicy = Annotated[Policy, typer.Option(help="Which cached blocks are given up first.")]
-Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay the first N requests only.")]
+Limit = Annotated[int | None, typer.Option(min=1, max=2**40, metavar="N", help="Replay the first N requests only.")]
 Seed = Annotated[
     int, typer.Option(metavar="N", help="Goes into the namespace: other digests and other bytes, the same hits.")
 ]
@@ -167,7 +168,7 @@ def _prepare(options: ReplayOptions, groups: tuple[GroupConfig, ...]) -> tuple[R
 
 def _with_progress(requests: Iterable[HashedRequest], options: ReplayOptions) -> Iterable[HashedRequest]:
     """The requests, with a bar while they are taken if standard error is a terminal."""
-    return _track(requests, options) if sys.stderr.isatty() else requests
+    return _track(requests, options) if sys.stderr is not None and sys.stderr.isatty() else requests
 
 
 def _track(requests: Iterable[HashedRequest], options: ReplayOptions) -> Iterator[HashedRequest]:
@@ -181,19 +182,19 @@ def _expected_requests(options: ReplayOptions) -> int | None:
     trace = Path(options.trace)
     if not trace.is_file():  # a pipe can be read only once
         return None
-    return min(count_requests(trace), options.limit or sys.maxsize)
+    return count_requests(trace, options.limit or COUNTED_REQUESTS_MAX)
 
 
 def _show(report: ReplayReport, json: Path | None) -> None:
     if json == STANDARD_OUTPUT:
         typer.echo(report.to_json())
         return
-    if json is not None:
-        try:
-            json.write_text(f"{report.to_json()}\n")
-        except OSError as error:
-            raise ConfigError(f"{json} cannot be written: {error.strerror}") from error
     console = Console()
     with console.capture() as table:
         console.print(report.to_table())
     typer.echo(table.get(), nl=False)
+    if json is not None:  # last: where it cannot be written, the table has been
+        try:
+            json.write_text(f"{report.to_json()}\n")
+        except OSError as error:
+            raise ConfigError(f"{json} cannot be written: {error.strerror}") from error

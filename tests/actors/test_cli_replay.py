@@ -327,6 +327,31 @@ def test_a_closed_pipe_shows_no_traceback(trace: Path, options: list[str]) -> No
     assert done.stderr == ""
 
 
+def test_a_closed_standard_error_is_no_obstacle(trace: Path, tmp_path: Path) -> None:
+    """Some daemons start their commands so; the result is written all the same."""
+    result = tmp_path / "result.json"
+    command = f"exec {COMMAND} replay {trace} --sequential --json {result} 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", command], stdout=subprocess.PIPE, timeout=60, check=False)
+
+    assert done.returncode == 0
+    assert json.loads(result.read_text())["requests"] == 3
+
+
+def test_memory_that_runs_out_is_one_line_and_no_wrong_byte(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it runs out."""
+
+    class HungryPool(MemoryPool):
+        def write(self, *_: object) -> None:
+            raise MemoryError
+
+    monkeypatch.setattr(POOL, HungryPool)
+    result = _replay(trace)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: out of memory")
+    assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("options", [[], ["--json", "-"]])
 def test_a_full_device_is_told_from_a_wrong_byte(trace: Path, options: list[str]) -> None:
     """Output that cannot be written is one line and status 2; status 1 says that the cache is broken."""

@@ -67,7 +67,7 @@ def test_the_last_line_needs_no_end(tmp_path: Path) -> None:
     path = _trace(tmp_path, _line(), _line().rstrip())
 
     assert [request.number for request in read_trace(path)] == [1, 2]
-    assert count_requests(path) == 2
+    assert count_requests(path, 9) == 2
 
 
 def test_compressed_traces_are_read_directly(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_compressed_traces_are_read_directly(tmp_path: Path) -> None:
     path.write_bytes(lzma.compress(_line() * 3))
 
     assert [request.number for request in read_trace(path)] == [1, 2, 3]
-    assert count_requests(path) == 3
+    assert count_requests(path, 9) == 3
 
 
 def test_requests_before_a_bad_line_are_given_out(tmp_path: Path) -> None:
@@ -217,7 +217,23 @@ def test_a_corrupt_compressed_trace_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere.jsonl", "nowhere.jsonl.xz"])
-def test_counting_an_unreadable_trace_is_the_same_error(tmp_path: Path, name: str) -> None:
-    """The one who counts first meets the error first."""
-    with pytest.raises(TraceError, match="cannot be read"):
-        count_requests(tmp_path / name)
+def test_an_unreadable_trace_has_no_count(tmp_path: Path, name: str) -> None:
+    """Counting is for a progress bar: the error is for whoever reads the requests, and only if it gets that far."""
+    assert count_requests(tmp_path / name, 9) is None
+
+
+def test_counting_stops_where_nobody_wants_to_know_more(tmp_path: Path) -> None:
+    """A small compressed file may unpack to more lines than anybody has time for, or be damaged further on."""
+    path = tmp_path / "trace.jsonl.xz"
+    path.write_bytes(lzma.compress(b"\n" * 100_000)[:-20])
+
+    assert count_requests(path, 1000) == 1000
+    assert count_requests(path, 10**9) is None
+
+
+def test_a_line_nested_as_deeply_as_can_be_read_is_refused(tmp_path: Path) -> None:
+    """Whether the reader or the writer of the message gives up first."""
+    for depth in range(900, 1100, 3):
+        refusal = _refusal(_trace(tmp_path, b"[" * depth + b"]" * depth))
+
+        assert "expected a JSON object" in refusal or "nested too deeply" in refusal

@@ -121,6 +121,28 @@ def test_growth_beyond_all_bounds_is_refused(blocks: int) -> None:
     assert quiescent(replica)
 
 
+def test_the_direct_face_keeps_out_of_a_round_of_the_host() -> None:
+    """What it asked for would wait for answers that it cannot bring; nothing is queued behind its back."""
+    replica = Replica(make_config("full"))
+    replica.admit([new("a", "x")])
+    outputs = replica.step(AdmitRequest(50, (NewSequence("host", 9, chain("xy")),)), 0.0)
+    before = snapshot(replica)
+
+    for call in (
+        lambda: replica.admit([new("b", "x")]),
+        lambda: replica.extend("a", 9),
+        lambda: replica.pin("p", b"8bytes.."),
+    ):
+        with pytest.raises(RequestError, match="round waits for answers of groups"):
+            call()
+
+    assert snapshot(replica) == before
+    request = cast("GroupOutput", outputs[0]).message
+    replica.step(cast("MatchReply", replica.groups[0].handle(request)), 0.0)
+    replica.admit([new("b", "x")])
+    assert replica.sequences() == ["a", "host", "b"]
+
+
 def test_an_answer_to_a_publication_counts_once() -> None:
     """Said twice, it does not stand for the answer of another group, whose slots stay held."""
     replica, (first, second) = commit_under_way()

@@ -6,19 +6,24 @@ import pytest
 
 from kvtroupe.coordinator.check import check
 from kvtroupe.coordinator.config import Limits
+from kvtroupe.coordinator.errors import OutOfBlocks
 from kvtroupe.coordinator.messages import (
     AdmitReply,
     Admitted,
     CommitRequest,
     GrowReply,
     GrowRequest,
+    MatchReply,
+    PinRequest,
     PublishReply,
+    ReleaseEvent,
 )
 from kvtroupe.coordinator.prefix_index import NOTHING_KNOWN
 from kvtroupe.coordinator.replica import Replica
 from tests.coordinator.support import (
     Desk,
     admit,
+    chain,
     evidence,
     make_config,
     make_replica,
@@ -81,6 +86,32 @@ def test_growth_comes_before_a_request_that_was_there_first() -> None:
 
 
 # -- rounds are limited ------------------------------------------------------------------------------------------------
+
+
+def test_growth_that_fits_in_part_does_not_push_other_growth_out_of_the_round() -> None:
+    """One block is free once a pin gives way: the first of three sequences gets it, and both others are told so."""
+    desk = Desk(make_config("full", blocks=5))
+    desk.admit_unknown(1, 1, new("p", "p", extra_tokens=0))
+    desk.send(CommitRequest(2, "p", 4))
+    desk.send(PublishReply(1, 0, None))
+    desk.send(ReleaseEvent("p"))
+    for number, sequence_id in enumerate("abc"):
+        desk.admit_unknown(3 + number, 2 + number, new(sequence_id, "", extra_tokens=4))
+    desk.send(PinRequest(6, "pin", chain("p")))
+    desk.send(GrowRequest(7, ("a", "b"), 1))
+    desk.send(GrowRequest(8, ("c",), 1))
+
+    found = evidence(slots(1))
+    outputs = desk.send(MatchReply(5, 0, (found,)))
+
+    first, second = replies(outputs)
+    assert isinstance(first, GrowReply)
+    assert isinstance(second, GrowReply)
+    assert (first.request_id, first.refused[0]) == (7, None)
+    assert isinstance(first.refused[1], OutOfBlocks)
+    assert second.request_id == 8
+    assert isinstance(second.refused[0], OutOfBlocks)
+    assert desk.state.counters.deferred == 1
 
 
 @pytest.mark.parametrize(("round_blocks_max", "rounds"), [(1, 4), (5, 4), (6, 3), (12, 2), (14, 2), (15, 1), (100, 1)])
