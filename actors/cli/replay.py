@@ -178,11 +178,13 @@ def _track(requests: Iterable[HashedRequest], options: ReplayOptions) -> Iterato
 
 
 def _expected_requests(options: ReplayOptions) -> int | None:
-    """How many requests there will be, unless that is not known before the end."""
+    """How many requests there will be, unless it would take long to know."""
     trace = Path(options.trace)
     if not trace.is_file():  # a pipe can be read only once
         return None
-    return count_requests(trace, options.limit or COUNTED_REQUESTS_MAX)
+    wanted = options.limit or sys.maxsize
+    counted = count_requests(trace, min(wanted, COUNTED_REQUESTS_MAX))
+    return None if counted == COUNTED_REQUESTS_MAX < wanted else counted
 
 
 def _show(report: ReplayReport, json: Path | None) -> None:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
-import pty
 import re
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +20,6 @@ from kvtroupe.actors.cli.values import parse_block_bytes, parse_groups
 from kvtroupe.kernels.memory_pool import MemoryPool
 
 POOL = "kvtroupe.actors.cli.replay.MemoryPool"
-COMMAND = str(Path(sys.executable).parent / "kvtroupe")
 KEYS = {
     "requests",
     "prompt_tokens",
@@ -314,29 +308,6 @@ def test_an_interrupt_is_one_line_and_status_130(trace: Path, monkeypatch: pytes
     assert (result.stdout, result.stderr) == ("", "Interrupted.\n")
 
 
-@pytest.mark.parametrize("options", [[], ["--json", "-"]])
-def test_a_closed_pipe_shows_no_traceback(trace: Path, options: list[str]) -> None:
-    """Whoever reads the output may stop reading."""
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    command = [COMMAND, "replay", str(trace), "--sequential", *options]
-    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    os.close(write_end)
-
-    assert done.returncode == 141
-    assert done.stderr == ""
-
-
-def test_a_closed_standard_error_is_no_obstacle(trace: Path, tmp_path: Path) -> None:
-    """Some daemons start their commands so; the result is written all the same."""
-    result = tmp_path / "result.json"
-    command = f"exec {COMMAND} replay {trace} --sequential --json {result} 2>&-"
-    done = subprocess.run(["/bin/sh", "-c", command], stdout=subprocess.PIPE, timeout=60, check=False)
-
-    assert done.returncode == 0
-    assert json.loads(result.read_text())["requests"] == 3
-
-
 def test_memory_that_runs_out_is_one_line_and_no_wrong_byte(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it runs out."""
 
@@ -350,36 +321,6 @@ def test_memory_that_runs_out_is_one_line_and_no_wrong_byte(trace: Path, monkeyp
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: out of memory")
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("options", [[], ["--json", "-"]])
-def test_a_full_device_is_told_from_a_wrong_byte(trace: Path, options: list[str]) -> None:
-    """Output that cannot be written is one line and status 2; status 1 says that the cache is broken."""
-    command = [COMMAND, "replay", str(trace), "--sequential", *options]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-
-    assert done.returncode == 2
-    assert done.stderr == "Error: the output cannot be written: No space left on device\n"
-
-
-def test_progress_is_shown_on_a_terminal_and_only_there(trace: Path) -> None:
-    """The bar goes to standard error, counts to the number of requests, and leaves standard output to the result."""
-    terminal, standard_error = pty.openpty()
-    command = [COMMAND, "replay", str(trace), "--sequential", "--json", "-"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=standard_error, text=True, timeout=60, check=False)
-    os.close(standard_error)
-    with open(terminal, "rb", buffering=0) as written:  # noqa: PTH123 - a descriptor has no path
-        shown = b""
-        # Once all was read, a terminal that nobody holds open any more is an error.
-        with suppress(OSError):
-            while piece := written.read(4096):
-                shown += piece
-
-    assert done.returncode == 0
-    assert b"Replaying" in shown
-    assert b"3/3" in shown
-    assert json.loads(done.stdout)["requests"] == 3
 
 
 def test_help_names_every_option() -> None:
