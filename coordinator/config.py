@@ -59,7 +59,7 @@ class GroupConfig(_Section):
     def rule(self, block_tokens: int) -> AttentionRule:
         """The attention rule of the group for blocks of `block_tokens`."""
         if self.window_tokens is None:
-            return FullAttention()
+            return FullAttention(block_tokens)
         return SlidingWindow(self.window_tokens, block_tokens)
 
 

@@ -36,7 +36,7 @@ def lengths(needed: list[set[int]], present: int) -> int:
 
 def test_full_attention_serves_every_length_up_to_the_first_hole() -> None:
     """Over all patterns and limits: a length is served exactly when every block before it is there."""
-    rule = FullAttention()
+    rule = FullAttention(4)
 
     for limit in range(LONGEST + 1):
         needed = [needed_by_full(length) for length in range(limit + 1)]
@@ -72,7 +72,7 @@ def test_long_windows_over_long_chains() -> None:
         assert found == lengths(needed, present), (blocks, block_tokens, window_tokens, sorted(holes))
 
 
-@pytest.mark.parametrize("rule", [FullAttention(), SlidingWindow(1, 4), SlidingWindow(5, 4), SlidingWindow(1000, 4)])
+@pytest.mark.parametrize("rule", [FullAttention(4), SlidingWindow(1, 4), SlidingWindow(5, 4), SlidingWindow(1000, 4)])
 def test_nothing_can_always_be_served(rule: AttentionRule) -> None:
     """A prompt of which nothing is there starts at length 0, whatever the rule and the limit."""
     for limit in (0, 1, 100):
@@ -95,7 +95,7 @@ def test_the_first_block_is_the_one_of_the_oldest_token_that_is_still_seen() -> 
 
 def test_full_attention_never_leaves_a_block_behind() -> None:
     """All of the chain is read, however long it is."""
-    assert [FullAttention().first_block(computed) for computed in (0, 1, 16, 10**6)] == [0, 0, 0, 0]
+    assert [FullAttention(4).first_block(computed) for computed in (0, 1, 16, 10**6)] == [0, 0, 0, 0]
 
 
 def test_what_a_hit_reads_is_exactly_what_makes_its_length_servable() -> None:
@@ -112,7 +112,7 @@ def test_what_a_hit_reads_is_exactly_what_makes_its_length_servable() -> None:
 
 def test_groups_agree_on_the_longest_length_that_all_can_serve() -> None:
     """Lengths: full has 0-3 of its first hole at 3; the window of one block has 0, 1 and 3-5: together 3."""
-    rules = [FullAttention(), SlidingWindow(5, 4)]
+    rules = [FullAttention(4), SlidingWindow(5, 4)]
 
     assert agreed_blocks([0b10111, 0b11101], rules, 5) == 3
     assert agreed_blocks([0b10111, 0b11101], rules, 2) == 1
