@@ -91,6 +91,16 @@ class FreeOrder:
         self.count -= count
         return np.concatenate(parts), from_front
 
+    def peek(self, count: int) -> tuple[Slots, int]:
+        """What `take` would return. Nothing changes, so that a claim can still be undone."""
+        counts = self.count, self._front_count
+        positions = [(queue, queue.kept_start, queue.head, queue.counting) for queue in self._queues]
+        found = self.take(count)  # it only moves these numbers
+        self.count, self._front_count = counts
+        for queue, kept_start, head, counting in positions:
+            queue.kept_start, queue.head, queue.counting = kept_start, head, counting
+        return found
+
     def _pop(self, queue: BackQueue, count: int, parts: list[Slots]) -> int:
         missing = count
         if queue.kept_start < queue.kept_end:
@@ -202,6 +212,14 @@ class FreeOrder:
         if len(self._queues) > 1:
             self.priority[slots] = priority
 
+    def set_priorities(self, slots: Slots, priorities: NDArray[np.uint8]) -> None:
+        """The same with a priority for each slot."""
+        for priority in np.bincount(priorities).nonzero()[0].tolist():
+            if priority not in self._queue_of:
+                self._add_queue(priority)
+        if len(self._queues) > 1:
+            self.priority[slots] = priorities
+
     def _add_queue(self, priority: int) -> None:
         capacity = min(SMALLEST_LOG, 3 * len(self._uses))
         self._queue_of[priority] = BackQueue(len(self._queue_of) << _TAG_SHIFT, capacity)
@@ -230,7 +248,10 @@ class FreeOrder:
         if len(self._queues) == 1:
             return [(self._queues[0], slots)]
         levels = self.priority.take(slots)
-        return [(self._queue_of[level], slots[levels == level]) for level in np.unique(levels).tolist()]
+        present = np.bincount(levels).nonzero()[0].tolist()
+        if len(present) == 1:
+            return [(self._queue_of[present[0]], slots)]
+        return [(self._queue_of[level], slots.compress(levels == level)) for level in present]
 
     def _recount(self, slots: Slots, sign: int) -> None:
         for queue, part in self._by_queue(slots):

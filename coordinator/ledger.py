@@ -6,6 +6,9 @@ what a holder does not hold it cannot give back.
 
 A generation names what a slot held: taking a slot gives it a new one, so that a place noted earlier is known to be out
 of date. Generations grow by one per take.
+
+What was published in a slot can be read (`digests_of`, `priority_of`, `expires_of`) until something else is published
+in it, so that a block which moves to another pool takes along what is known of it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from kvtroupe.coordinator.free_order import FreeOrder
 from kvtroupe.coordinator.retention import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from kvtroupe.coordinator.messages import Generations, Slots
@@ -34,6 +39,8 @@ class Holder(IntEnum):
     SEQUENCE = 0
     FENCE = 1  # given back, but steps of the engine that may touch them are still under way
     PIN = 2
+    TRANSFER = 3  # read or written by a copy that some rank has not acknowledged
+    QUARANTINE = 4  # in tables of a lost client, whose process may still run
 
 
 class Ledger:
@@ -57,6 +64,7 @@ class Ledger:
         self.last_generation = 0
         self._expiring: list[tuple[float, int, Slots, Generations]] = []  # heap by time, then order of publication
         self._publications = 0
+        self._below: NDArray[np.int64] | None = None  # [own generation, slot below, generation below; slots]
 
     @property
     def free(self) -> int:
@@ -122,6 +130,34 @@ class Ledger:
         self.uses_by_holder[holder] += count
         return slots, evicted
 
+    def peek(self, count: int) -> Slots:
+        """The next `count` free slots in the order in which they would be taken, or all of them; nothing changes."""
+        return self.free_order.peek(min(count, self.free))[0]
+
+    def take_droppable(
+        self, count: int, holder: Holder, worth_keeping: Callable[[Slots], NDArray[np.bool_]]
+    ) -> tuple[Slots, dict[int, Slots]]:
+        """Use the next free slots, up to the first whose content should not be lost.
+
+        Args:
+            count: at most so many.
+            holder: who uses them.
+            worth_keeping: says which of some free, published slots should not be lost. Asked once, for all of the next
+                `count` that are published, and not at all if none is.
+
+        Returns:
+            as `take` does.
+        """
+        slots, droppable = self.free_order.peek(min(count, self.free))
+        published = slots[droppable:]  # the free order has the unpublished ones first
+        if len(published):
+            keep = worth_keeping(published)
+            if len(keep) != len(published):
+                raise InvariantError(f"asked which of {len(published)} slots to keep, {len(keep)} answers")
+            first = keep.nonzero()[0][:1].tolist()
+            droppable += first[0] if first else len(published)
+        return self.take(droppable, holder)
+
     def _unpublish_by_group(self, slots: Slots) -> dict[int, Slots]:
         groups = self.published.take(slots)
         self.published[slots] = 0
@@ -178,8 +214,8 @@ class Ledger:
         self,
         slots: Slots,
         digests: NDArray[np.void],
-        priority: int = DEFAULT_PRIORITY,
-        expires_s: float | None = None,
+        priority: int | NDArray[np.uint8] = DEFAULT_PRIORITY,
+        expires_s: float | NDArray[np.float64] | None = None,
         group: int = 0,
     ) -> None:
         """Note that slots in use hold published blocks.
@@ -187,22 +223,42 @@ class Ledger:
         Args:
             slots: in use, not published.
             digests: of the blocks.
-            priority: retention priority.
-            expires_s: time at which the priority falls back to the default; None: never.
+            priority: retention priority; an array gives each slot its own.
+            expires_s: time at which the priority falls back to the default; None: never. An array gives each slot its
+                own, infinite where it never does.
             group: number of the group that has published them.
+
+        Raises:
+            InvariantError: an array is not as long as the slots are many; nothing is published.
         """
+        if expires_s is not None and isinstance(expires_s, np.ndarray):
+            _check_length("times of expiry", len(expires_s), slots)
+        if isinstance(priority, np.ndarray):
+            _check_length("priorities", len(priority), slots)
+            self.free_order.set_priorities(slots, priority)
+        else:
+            self.free_order.set_priority(slots, priority)
         self.published[slots] = group + 1
         self.digest[slots] = digests
-        self.free_order.set_priority(slots, priority)
-        if self._publications:
-            self.expires_s[slots] = np.inf
         if expires_s is not None:
             self._publications += 1
             self.expires_s[slots] = expires_s
-            heapq.heappush(self._expiring, (expires_s, self._publications, slots, self.generation.take(slots)))
-            if len(self._expiring) > 2 * self.blocks:
-                self._expiring = [batch for batch in self._expiring if len(self._still_expiring(batch))]
-                heapq.heapify(self._expiring)
+            self._note_expiring(slots, expires_s)
+        elif self._publications:
+            self.expires_s[slots] = np.inf
+
+    def _note_expiring(self, slots: Slots, expires_s: float | NDArray[np.float64]) -> None:
+        """Note when to look at slots again: once for each time, however many slots it has."""
+        if isinstance(expires_s, np.ndarray):
+            times_s: list[float] = np.unique(expires_s.compress(np.isfinite(expires_s))).tolist()
+        else:
+            times_s = [expires_s]
+        generations = self.generation.take(slots)
+        for time_s in times_s:
+            heapq.heappush(self._expiring, (time_s, self._publications, slots, generations))
+        if len(self._expiring) > 2 * self.blocks:
+            self._expiring = [batch for batch in self._expiring if len(self._still_expiring(batch))]
+            heapq.heapify(self._expiring)
 
     def unpublish(self, slots: Slots) -> None:
         """Forget published blocks whose group has lost them: their content is worth nothing, whoever uses them.
@@ -216,6 +272,70 @@ class Ledger:
         in_use = self.uses.take(slots) > 0
         self.free_order.forget_places(slots.compress(in_use))
         self.free_order.move_front(slots.compress(~in_use))
+
+    def forget_group(self, group: int) -> Slots:
+        """Unpublish everything that a group has published.
+
+        Returns:
+            the slots; those of them that nobody uses are now the first to be taken.
+        """
+        slots: Slots = (self.published == group + 1).nonzero()[0]
+        self.unpublish(slots)
+        return slots
+
+    def forget_all(self) -> Slots:
+        """The same with the blocks of every group."""
+        slots = self.published.nonzero()[0]
+        self.unpublish(slots)
+        return slots
+
+    # -- what was published --------------------------------------------------------------------------------------------
+
+    def digests_of(self, slots: Slots) -> NDArray[np.void]:
+        """Digests of the blocks published in slots, also after the slots were taken, until they are published again."""
+        digests: NDArray[np.void] = self.digest[slots]
+        return digests
+
+    def priority_of(self, slots: Slots) -> NDArray[np.uint8]:
+        """Retention priorities of the same blocks; what has expired has the default."""
+        return self.free_order.priority.take(slots)
+
+    def expires_of(self, slots: Slots) -> NDArray[np.float64]:
+        """When the priorities of the same blocks fall back to the default; infinite: never, or they have."""
+        return self.expires_s.take(slots)
+
+    # -- the pool below ------------------------------------------------------------------------------------------------
+
+    def link_below(self, slots: Slots, below_slots: Slots, below_generations: Generations) -> None:
+        """Note that what is published in slots is also in slots of the pool below, and need not be copied there.
+
+        A link ends when its slot is taken or unpublished. What happens to the slot below does not end it: whether the
+        content is still there is for the ledger below to say, by the generation.
+
+        Args:
+            slots: published; no slot twice.
+            below_slots: one for each.
+            below_generations: of the slots below when they were published.
+
+        Raises:
+            InvariantError: something is not published; nothing is linked.
+        """
+        published = self.published.take(slots) != 0
+        if np.count_nonzero(published) != len(slots):
+            raise InvariantError(f"nothing is published in slots to be linked: {slots.compress(~published).tolist()}")
+        if self._below is None:
+            self._below = np.zeros((3, self.blocks), np.int64)
+        self._below[:, slots] = self.generation.take(slots), below_slots, below_generations
+
+    def below_of(self, slots: Slots) -> tuple[Slots, Generations]:
+        """Slots of the pool below with the same content, and their generations when linked; 0 and 0 where none is."""
+        if self._below is None:
+            return np.zeros(len(slots), np.int64), np.zeros(len(slots), np.int64)
+        own, below_slots, below_generations = self._below.take(slots, axis=1)
+        linked = own == self.generation.take(slots)  # taking and unpublishing give a slot a new generation
+        return below_slots * linked, below_generations * linked
+
+    # -- time ----------------------------------------------------------------------------------------------------------
 
     def expire(self, now_s: float) -> None:
         """Let priorities whose time has passed fall back to the default; free slots go to the end of its queue."""
@@ -232,3 +352,8 @@ class Ledger:
         same = self.generation.take(slots) == generations
         same &= self.published.take(slots) != 0
         return slots.compress(same & (self.expires_s.take(slots) == expires_s))
+
+
+def _check_length(what: str, count: int, slots: Slots) -> None:
+    if count != len(slots):
+        raise InvariantError(f"{len(slots)} slots to be published, {count} {what}: one for each")

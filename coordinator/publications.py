@@ -35,7 +35,8 @@ class Publication:
         sequence: whose blocks they are.
         digests: of the chain, up to the last block offered.
         slots: by group, of the blocks offered; they are the last ones of the chain.
-        expires_s: when their priority falls back to the default; None: never.
+        priority: of the blocks offered: one value, or one for each.
+        expires_s: when their priority falls back to the default, likewise; None: never.
         published_blocks: by group, how many entered the index so far.
         missing: numbers of the groups that have not answered.
     """
@@ -44,7 +45,8 @@ class Publication:
     sequence: RunningSequence
     digests: NDArray[np.void]
     slots: list[Slots]
-    expires_s: float | None
+    priority: int | NDArray[np.uint8]
+    expires_s: float | NDArray[np.float64] | None
     published_blocks: list[int]
     missing: set[int]
 
@@ -89,13 +91,14 @@ class Publications:
         slots_of, offers = self._offers(sequence, digests, start, end)
         if not offers:
             return [CommitReply(request_id, (0,) * groups)]
-        duration_s = sequence.retention.duration_s
+        priority, duration_s = sequence.retention.for_blocks(start, end, self._block_tokens, sequence.prompt_tokens)
         expires_s = None if duration_s is None else now_s + duration_s
         self._unanswered[self._last_id] = Publication(
             request_id,
             sequence,
             np.frombuffer(digests, self._digest_type),
             slots_of,
+            priority,
             expires_s,
             [0] * groups,
             {offer.group for offer in offers},
@@ -138,12 +141,20 @@ class Publications:
             return None
         offered = slots = publication.slots[group]
         digests = publication.digests[-len(offered) :]
+        priority, expires_s = publication.priority, publication.expires_s
+        if isinstance(priority, np.ndarray):
+            priority = priority[-len(offered) :]
+        if isinstance(expires_s, np.ndarray):
+            expires_s = expires_s[-len(offered) :]
         if reply.entered is not None:
             if len(reply.entered) != len(offered):
                 raise InvariantError(f"group {group} answers for {len(reply.entered)} of {len(offered)} blocks offered")
             slots, digests = slots.compress(reply.entered), digests.compress(reply.entered)
-        priority = publication.sequence.retention.priority
-        self._ledger_of[group].publish(slots, digests, priority, publication.expires_s, group)
+            if isinstance(priority, np.ndarray):
+                priority = priority.compress(reply.entered)
+            if isinstance(expires_s, np.ndarray):
+                expires_s = expires_s.compress(reply.entered)
+        self._ledger_of[group].publish(slots, digests, priority, expires_s, group)
         publication.published_blocks[group] = len(slots)
         self._counters.published += len(slots)
         self._counters.duplicates += len(offered) - len(slots)

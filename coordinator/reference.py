@@ -25,6 +25,7 @@ from kvtroupe.coordinator.reference_parts import (
     digest_count,
     last_first,
     places_of,
+    retention_of,
     slots_in,
 )
 
@@ -263,15 +264,16 @@ class ReferenceReplica:
 
     def _publish(self, sequence: ReferenceSequence, group: int, chain: list[bytes], now_s: float) -> int:
         """Offer the blocks of a chain that were not offered yet to a group: how many it takes."""
-        table, index, retention = sequence.tables[group], self.groups[group].slot_of, sequence.retention
-        expires_s = float("inf") if retention.duration_s is None else now_s + retention.duration_s
+        table, index = sequence.tables[group], self.groups[group].slot_of
         offered = [block for block in range(sequence.offered_blocks, len(chain)) if table[block]]
         new = [block for block in offered if chain[block] not in index]
         for block in new:
             index[chain[block]] = table[block]
             self.counters.published += 1
+            priority, duration_s = retention_of(sequence, block * self.block_tokens)
+            expires_s = float("inf") if duration_s is None else now_s + duration_s
             self.pools[self.groups[group].pool].published[table[block]] = PublishedBlock(
-                group, chain[block], retention.priority, expires_s, self.counters.published
+                group, chain[block], priority, expires_s, self.counters.published
             )
         self.counters.duplicates += len(offered) - len(new)
         return len(new)

@@ -33,12 +33,23 @@ class ReferenceSequence:
 
     def __init__(self, ask: Ask, block_tokens: int) -> None:
         self.sequence_id = ask.new.sequence_id
-        self.tokens = ask.new.tokens
+        self.tokens = self.prompt_tokens = ask.new.tokens
         self.cached_tokens = self.committed_tokens = self.capacity_tokens = len(ask.hit[0]) * block_tokens
         self.digests = ask.new.digests
         self.offered_blocks = len(ask.hit[0])  # hit, or offered to the indexes already
         self.retention = ask.new.retention
         self.tables = ask.hit
+
+
+def retention_of(sequence: ReferenceSequence, token: int) -> tuple[int, float | None]:
+    """Priority and duration of the block that begins with a token."""
+    retention = sequence.retention
+    if token >= sequence.prompt_tokens and retention.decode_priority is not None:
+        return retention.decode_priority, retention.decode_duration_s
+    for one in retention.ranges:
+        if one.start_tokens <= token < min(one.end_tokens or sequence.prompt_tokens, sequence.prompt_tokens):
+            return one.priority, one.duration_s
+    return retention.priority, retention.duration_s
 
 
 @dataclass

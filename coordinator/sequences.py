@@ -91,6 +91,7 @@ class Sequence:
 
     Attributes:
         sequence_id: chosen by the client.
+        prompt_tokens: it was admitted with.
         tokens: tokens appended so far, computed or not.
         cached_tokens: found in the cache at admission.
         committed_tokens: computed on every rank.
@@ -105,6 +106,7 @@ class Sequence:
     """
 
     sequence_id: SequenceId
+    prompt_tokens: int
     tokens: int
     cached_tokens: int
     committed_tokens: int

@@ -273,6 +273,7 @@ class CoordinatorState:
         block_tokens = self.config.block_tokens
         sequence = Sequence(
             sequence_id=new.sequence_id,
+            prompt_tokens=new.tokens,
             tokens=new.tokens,
             cached_tokens=claim.hit_blocks * block_tokens,
             committed_tokens=claim.hit_blocks * block_tokens,

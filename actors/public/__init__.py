@@ -28,7 +28,7 @@ from kvtroupe.coordinator.extras import Extras, LoRA, MultimodalItem, PromptEmbe
 from kvtroupe.coordinator.identity import DigestChain, PrefixDigests, block_digests, digest_chain
 from kvtroupe.coordinator.messages import Admitted, CommitReply, GrowReply, NewSequence
 from kvtroupe.coordinator.replica import Replica
-from kvtroupe.coordinator.retention import Retention
+from kvtroupe.coordinator.retention import Retention, RetentionRange
 
 __all__ = [
     "Admitted",
@@ -61,6 +61,7 @@ __all__ = [
     "Replica",
     "RequestError",
     "Retention",
+    "RetentionRange",
     "SequenceExists",
     "SequenceTooLong",
     "TokenError",

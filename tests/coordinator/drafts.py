@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from kvtroupe.coordinator.config import Config, GroupConfig, Limits, PoolConfig
-from kvtroupe.coordinator.retention import DEFAULT_RETENTION, Retention
+from kvtroupe.coordinator.retention import DEFAULT_RETENTION, Retention, RetentionRange
 from tests.coordinator.support import DIGEST_BYTES
 
 
@@ -63,8 +63,14 @@ class Oddity:
 
 USUAL = Oddity()
 RETENTIONS = [(80, None), (80, 2.0), (10, None), (10, 2.0), (0, 1.0), (35, 3.0)]
+RANGES = [
+    Retention(ranges=(RetentionRange(0, 5, 80), RetentionRange(8, None, 10, 2.0))),
+    Retention(60, 3.0, (RetentionRange(4, 8, 60, 1.0),), decode_priority=5),
+    Retention(decode_priority=90, decode_duration_s=1.0),
+]
 ODDITIES = [
     *[Oddity(retention=Retention(priority, duration_s)) for priority, duration_s in RETENTIONS],
+    *[Oddity(retention=retention) for retention in RANGES],
     *[Oddity(spare_blocks=blocks) for blocks in (1, 2, 5)],
     *[Oddity(untold_digests=count) for count in (1, 5)],
     Oddity(too_long=True),

@@ -8,7 +8,7 @@ import pytest
 
 from kvtroupe.coordinator import free_order
 from tests.coordinator.pools import Shelf
-from tests.coordinator.support import slots
+from tests.coordinator.support import listed, slots
 
 
 class ListedOrder:
@@ -62,6 +62,12 @@ class Pair:
             self.lists.remove(slot)
         self.held += expected
         self.claimed -= set(expected)
+
+    def peek(self) -> None:
+        """Look at some: that changes nothing, wherever scrubbing stands."""
+        count = self.chance.randint(0, self.shelf.order.count)
+        peeked, _ = self.shelf.order.peek(count)
+        assert listed(peeked) == self.lists.free()[:count]
 
     def put_front(self) -> None:
         """Free some that are worth nothing, or have lost what was published in them."""
@@ -128,4 +134,5 @@ def test_the_order_is_that_of_plain_lists(
     for number in range(1200):
         rare = [pair.move_back, pair.move_front] if number % 10 == 0 else []
         pair.chance.choice(rare or steps)()
+        pair.peek()
         assert pair.shelf.free() == pair.lists.free(), number

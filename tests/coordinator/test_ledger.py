@@ -178,7 +178,7 @@ def test_claiming_nothing_is_allowed() -> None:
 
     assert claim(ledger) == 0
     ledger.undo_claim(slots(), SEQUENCE)
-    assert ledger.uses_by_holder == [0, 0, 0]
+    assert set(ledger.uses_by_holder) == {0}
 
 
 # -- release -----------------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_handing_over_keeps_slots_in_use() -> None:
     ledger.release(taken, FENCE)
 
     assert ledger.free == 10
-    assert ledger.uses_by_holder == [0, 0, 0]
+    assert set(ledger.uses_by_holder) == {0}
 
 
 # -- publish and unpublish ---------------------------------------------------------------------------------------------

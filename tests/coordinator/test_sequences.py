@@ -124,6 +124,7 @@ class Engine:
         self.returns = Returns([self.ledger])
         self.sequence = Sequence(
             sequence_id="s",
+            prompt_tokens=40,
             tokens=40,
             cached_tokens=0,
             committed_tokens=0,

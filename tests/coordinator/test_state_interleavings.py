@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.messages import SequenceId, ToCoordinator, ToGroup
 
 LIMITS = Limits(match_deadline_s=3.0, round_blocks_max=12)
-RETENTIONS = [Retention(), Retention(), Retention(80, 5.0), Retention(10)]
+RETENTIONS = [Retention(), Retention(), Retention(80, 5.0), Retention(10), Retention(decode_priority=90)]
 
 
 class Host:
