@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kvtroupe.coordinator.bands import Shape
+from kvtroupe.coordinator.claims import Ask
 from kvtroupe.coordinator.errors import CommitError, DigestError, FenceError, RequestError, SequenceTooLong, TokenError
 from kvtroupe.coordinator.identity import block_digests
 from kvtroupe.coordinator.messages import NewSequence, Prompt
 from kvtroupe.coordinator.retention import Retention
-from kvtroupe.coordinator.round import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvtroupe.coordinator.attention import AttentionRule
+    from kvtroupe.coordinator.bands import Layout
+    from kvtroupe.coordinator.claims import Pool
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import (
         AdmitRequest,
         CommitRequest,
         GrowRequest,
+        LookupRequest,
+        MoveRequest,
         PinId,
         PinRequest,
         SequenceId,
     )
-    from kvtroupe.coordinator.round import Pool
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
 
 LATEST_S = 1e15
@@ -36,17 +39,24 @@ class Edge:
     Args:
         config: of the replica.
         pools: of the replica.
-        rules: of its groups.
+        layout: of its tables.
     """
 
-    def __init__(self, config: Config, pools: Sequence[Pool], rules: Sequence[AttentionRule]) -> None:
-        self._block_tokens = config.block_tokens
+    def __init__(self, config: Config, pools: Sequence[Pool], layout: Layout) -> None:
+        self._unit_tokens = config.unit_tokens
         self._tokens_per_digest = config.tokens_per_digest
-        self._digests_per_block = config.digests_per_block
+        self._digests_per_block = [size // config.tokens_per_digest for size in layout.scales]
+        self._blocks_per_unit = [layout.unit_tokens // size for size in layout.scales]
         self._digest_bytes = config.digest_bytes
-        self._sequence_tokens_max = config.limits.sequence_tokens_max
+        self._limits = config.limits
         self._pools = pools
-        self._rules = rules
+        self._layout = layout
+        cross = [
+            rule.block_tokens
+            for rule, scale in zip(layout.rules, layout.scale_of, strict=True)
+            if scale == len(layout.scales) and layout.has_cross
+        ]
+        self._encoder_block_tokens = cross[0] if cross else None
 
     # -- admit, grow, pin ----------------------------------------------------------------------------------------------
 
@@ -56,7 +66,7 @@ class Edge:
         Raises:
             TokenError: no tokens, or a negative number of spare blocks.
             DigestError: digests of the wrong width, or more than the prompt has.
-            RequestError: something of the wrong type.
+            RequestError: something of the wrong type, too many beams, or encoder input that no group would hold.
         """
         new = message.sequences[position]
         if type(new.tokens) is not int or new.tokens < 1:
@@ -68,6 +78,7 @@ class Edge:
                 f"sequence {new.sequence_id!r} asks for {new.spare_blocks!r} spare blocks; ask for 0 or more"
             )
         _check_type(new.retention, Retention, "sequence", new.sequence_id)
+        self._check_beams(new)
         digest_count = self._digest_count(new.digests, "sequence", new.sequence_id)
         if digest_count > new.tokens // self._tokens_per_digest:
             raise DigestError(
@@ -75,27 +86,65 @@ class Edge:
                 f"{new.tokens // self._tokens_per_digest} hash blocks of {self._tokens_per_digest}"
             )
         # The last token is always computed: its logits are needed.
-        limit = min((new.tokens - 1) // self._block_tokens, digest_count // self._digests_per_block)
-        blocks = -(-new.tokens // self._block_tokens) + new.spare_blocks
-        too_long = self._too_long(new, blocks, limit)
-        if too_long:
-            return too_long
-        prompt = Prompt(self.block_digests(new.digests), limit)
-        return Ask(new, message.request_id, position, prompt, blocks)
-
-    def _too_long(self, new: NewSequence, blocks: int, limit: int) -> SequenceTooLong | None:
-        if blocks * self._block_tokens > self._sequence_tokens_max:
-            return SequenceTooLong(
-                f"sequence {new.sequence_id!r} needs room for {blocks * self._block_tokens} tokens; "
-                f"sequence_tokens_max is {self._sequence_tokens_max}"
+        limit = min(new.tokens - 1, digest_count * self._tokens_per_digest) // self._unit_tokens
+        units = -(-new.tokens // self._unit_tokens) + new.spare_blocks
+        shape = Shape(new.tokens, new.encoder_tokens, new.beams)
+        prompts = self._prompts(new.digests, limit)
+        if self._encoder_block_tokens:
+            prompts += (self._encoder_prompt(new),)
+        elif new.encoder_tokens or new.encoder_digests:
+            raise RequestError(
+                f"sequence {new.sequence_id!r} brings {new.encoder_tokens} tokens of encoder input, which no group of "
+                "this replica holds; configure a group of kind 'cross'"
             )
-        for pool in self._pools:
+        ask = Ask(new, message.request_id, position, prompts, limit, units, shape)
+        return self._too_long(new, ask) or ask
+
+    def _check_beams(self, new: NewSequence) -> None:
+        if type(new.beams) is not int or not 1 <= new.beams <= self._limits.beams_max:
+            raise RequestError(
+                f"sequence {new.sequence_id!r} has {new.beams!r} beams; choose 1 to beams_max, which is "
+                f"{self._limits.beams_max}"
+            )
+
+    def _prompts(self, digests: bytes, limit_units: int) -> tuple[Prompt, ...]:
+        """A chain in the blocks of every scale."""
+        return tuple(
+            [
+                Prompt(self.block_digests(digests, scale), limit_units * blocks)
+                for scale, blocks in enumerate(self._blocks_per_unit)
+            ]
+        )
+
+    def _encoder_prompt(self, new: NewSequence) -> Prompt:
+        """The blocks of the encoder input, all of which are wanted if they have digests."""
+        if type(new.encoder_tokens) is not int or new.encoder_tokens < 0:
+            raise TokenError(
+                f"sequence {new.sequence_id!r} has {new.encoder_tokens!r} tokens of encoder input; give a whole number"
+            )
+        assert self._encoder_block_tokens, "only replicas with cross groups get here"
+        blocks = -(-new.encoder_tokens // self._encoder_block_tokens)
+        count = self._digest_count(new.encoder_digests, "encoder input of sequence", new.sequence_id)
+        if count not in (0, blocks):
+            raise DigestError(
+                f"sequence {new.sequence_id!r} brings {count} digests for {blocks} blocks of encoder input; "
+                "give one for each, the last one included, or none if they are not to be shared"
+            )
+        return Prompt(new.encoder_digests, count)
+
+    def _too_long(self, new: NewSequence, ask: Ask) -> SequenceTooLong | None:
+        capacity_tokens = ask.units * self._unit_tokens
+        if capacity_tokens > self._limits.sequence_tokens_max:
+            return SequenceTooLong(
+                f"sequence {new.sequence_id!r} needs room for {capacity_tokens} tokens; "
+                f"sequence_tokens_max is {self._limits.sequence_tokens_max}"
+            )
+        for number, pool in enumerate(self._pools):
             usable = pool.ledger.blocks - 1 - pool.reserved_blocks
-            if blocks * len(pool.groups) <= usable:
+            needed = self._layout.slots_at_admission(number, 0, capacity_tokens, ask.shape, cross_hit=False)
+            if needed <= usable:
                 continue
-            # With the longest hit, blocks that a window has left behind take no slot.
-            skipped = [self._rules[group].first_block(limit * self._block_tokens) for group in pool.groups]
-            needed = blocks * len(pool.groups) - sum(skipped)
+            needed = self._fewest_slots(number, ask, capacity_tokens)
             if needed > usable:
                 return SequenceTooLong(
                     f"sequence {new.sequence_id!r} needs {needed} slots of pool {pool.name!r} at least, which has "
@@ -103,39 +152,68 @@ class Edge:
                 )
         return None
 
-    def check_growth(self, message: GrowRequest) -> None:
+    def _fewest_slots(self, pool: int, ask: Ask, capacity_tokens: int) -> int:
+        """What a sequence takes with the longest hit: blocks that a window has left behind take no slot."""
+        layout = self._layout
+        hit_tokens = ask.limit_units * self._unit_tokens
+        needed = layout.slots_at_admission(pool, hit_tokens, capacity_tokens, ask.shape, cross_hit=False)
+        if ask.limit_units:
+            for group in self._pools[pool].groups:
+                if layout.strides[group]:
+                    needed += ask.limit_units * layout.strides[group] - layout.rules[group].first_block(hit_tokens)
+        return needed
+
+    def check_growth(self, message: GrowRequest, sequences: Iterable[RunningSequence]) -> None:
         """Refuse growth that makes no sense.
 
         Raises:
-            RequestError: fewer than one block, or a sequence named twice.
+            RequestError: fewer than one block, a sequence named twice, or sequences that differ in their beams.
         """
         if type(message.blocks) is not int or message.blocks < 1:
             raise RequestError(f"growth by {message.blocks!r} blocks; ask for a whole number, at least one")
         if len(set(message.sequence_ids)) < len(message.sequence_ids):
             raise RequestError(f"growth names sequences twice: {repeated_ids(message.sequence_ids)}; name each once")
+        beams = {sequence.shape.beams for sequence in sequences}
+        if len(beams) > 1:
+            raise RequestError(
+                f"growth names sequences of {sorted(beams)} beams; grow those of equal beams in one request"
+            )
 
     def capacity_tokens_max(self, blocks: int) -> int:
         """The largest room with which a sequence may still have `blocks` more."""
-        return self._sequence_tokens_max - blocks * self._block_tokens
+        return self._limits.sequence_tokens_max - blocks * self._unit_tokens
 
     def outgrown(self, sequence: RunningSequence, blocks: int) -> SequenceTooLong | None:
         """Why a sequence can never have `blocks` more, if so."""
         if sequence.capacity_tokens > self.capacity_tokens_max(blocks):
             return SequenceTooLong(
                 f"sequence {sequence.sequence_id!r} would get room for "
-                f"{sequence.capacity_tokens + blocks * self._block_tokens} tokens; "
-                f"sequence_tokens_max is {self._sequence_tokens_max}"
+                f"{sequence.capacity_tokens + blocks * self._unit_tokens} tokens; "
+                f"sequence_tokens_max is {self._limits.sequence_tokens_max}"
             )
-        for pool, table in zip(self._pools, sequence.tables, strict=True):
-            # Once all that it has room for is committed, blocks that a window has left behind are given back.
-            left = [table.blocks - self._rules[group].first_block(sequence.capacity_tokens) for group in pool.groups]
-            needed = sum(left) + blocks * len(pool.groups)
+        for number, pool in enumerate(self._pools):
+            needed = self._once_committed(number, sequence)
+            needed += self._layout.slots_to_grow(number, sequence.capacity_tokens, blocks, sequence.shape)
             if needed > pool.ledger.blocks - 1:
                 return SequenceTooLong(
                     f"sequence {sequence.sequence_id!r} would hold {needed} slots of pool {pool.name!r} at least, "
                     f"which has {pool.ledger.blocks - 1}; end it or enlarge the pool"
                 )
         return None
+
+    def _once_committed(self, pool: int, sequence: RunningSequence) -> int:
+        """What a sequence holds once all that it has room for is committed: what a window leaves is given back."""
+        held = 0
+        for number in self._layout.bands_of[pool]:
+            band = self._layout.bands[number]
+            if not band.grows:
+                held += len(sequence.tables[number].held())
+                continue
+            end = sequence.capacity_tokens // band.rule.block_tokens
+            for group in band.groups:
+                first = self._layout.rules[group].first_block(sequence.capacity_tokens)
+                held += band.slots(first, end, sequence.shape) // len(band.groups)
+        return held
 
     def pin(self, message: PinRequest) -> Ask:
         """The ask for a pin.
@@ -146,8 +224,40 @@ class Edge:
         count = self._digest_count(message.digests, "pin", message.pin_id)
         if not count:
             raise DigestError(f"pin {message.pin_id!r} names no digests; there is nothing to pin")
-        prompt = Prompt(self.block_digests(message.digests), count // self._digests_per_block)
-        return Ask(message, message.request_id, 0, prompt, 0)
+        return self._ask_about(message, message.digests, count * self._tokens_per_digest)
+
+    def lookup(self, message: LookupRequest) -> Ask:
+        """The ask for a lookup.
+
+        Raises:
+            DigestError: digests of the wrong width.
+            TokenError: a prompt without tokens.
+        """
+        tokens = self._digest_count(message.digests, "lookup", message.request_id) * self._tokens_per_digest
+        if message.tokens is not None:
+            if type(message.tokens) is not int or message.tokens < 1:
+                raise TokenError(f"lookup of {message.tokens!r} tokens; a prompt has a whole number, at least one")
+            tokens = min(tokens, message.tokens - 1)  # the last token is always computed
+        return self._ask_about(message, message.digests, tokens)
+
+    def move(self, message: MoveRequest, levels: int) -> Ask:
+        """The ask for a move.
+
+        Raises:
+            DigestError: digests of the wrong width.
+            RequestError: no level of the replica.
+        """
+        if type(message.level) is not int or not 0 <= message.level < levels:
+            raise RequestError(f"a move to level {message.level!r}; this replica has the levels 0 to {levels - 1}")
+        count = self._digest_count(message.digests, "move", message.request_id)
+        return self._ask_about(message, message.digests, count * self._tokens_per_digest)
+
+    def _ask_about(self, message: PinRequest | LookupRequest | MoveRequest, digests: bytes, tokens: int) -> Ask:
+        limit = tokens // self._unit_tokens
+        prompts = self._prompts(digests, limit)
+        if self._encoder_block_tokens:
+            prompts += (Prompt(b"", 0),)
+        return Ask(message, message.request_id, 0, prompts, limit, 0)
 
     # -- commit --------------------------------------------------------------------------------------------------------
 
@@ -189,12 +299,13 @@ class Edge:
             )
         return count
 
-    def block_digests(self, digests: bytes, known: int = 0) -> bytes:
-        """Of digests that follow `known` others, those at the ends of blocks."""
-        if self._digests_per_block == 1:
+    def block_digests(self, digests: bytes, scale: int, known: int = 0) -> bytes:
+        """Of digests that follow `known` others, those at the ends of the blocks of a scale."""
+        per_block = self._digests_per_block[scale]
+        if per_block == 1:
             return digests
-        begun = bytes(known % self._digests_per_block * self._digest_bytes)  # stands for those of the block begun
-        return block_digests(begun + digests, self._digest_bytes, self._digests_per_block)
+        begun = bytes(known % per_block * self._digest_bytes)  # stands for those of the block begun
+        return block_digests(begun + digests, self._digest_bytes, per_block)
 
 
 def check_id(what: str, one: object) -> None:

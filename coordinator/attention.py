@@ -8,7 +8,7 @@ blocks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,10 @@ class AttentionRule(ABC):
 
     Attributes:
         block_tokens: tokens of one block of the group.
+        participates: whether the group has a say in how much of a prompt is hit.
     """
+
+    participates: ClassVar[bool] = True
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
@@ -179,6 +182,37 @@ class RecurrentState(AttentionRule):
         if start_block <= last_of_prompt < end_block:
             wanted[last_of_prompt - start_block] = True
         return wanted
+
+
+class _HeldWhole(AttentionRule):
+    """Of no interest to hits on the prompt, and read from its first block on as long as the sequence runs."""
+
+    participates: ClassVar[bool] = False
+
+    def servable(self, present: int, limit: int) -> int:  # noqa: ARG002 - the prompt's hits do not depend on it
+        """Every length."""
+        return (2 << limit) - 1
+
+    def first_block(self, computed_tokens: int) -> int:  # noqa: ARG002 - the rule of this kind does not depend on it
+        """Always 0."""
+        return 0
+
+
+class CrossAttention(_HeldWhole):
+    """Every token attends to the whole encoder input, whose blocks have digests of their own."""
+
+
+class FixedBlocks(_HeldWhole):
+    """So many blocks for each sequence, however long it is, that nothing else ever reads.
+
+    Args:
+        blocks: blocks of one sequence.
+        block_tokens: tokens of one block of the replica.
+    """
+
+    def __init__(self, blocks: int, block_tokens: int) -> None:
+        super().__init__(block_tokens)
+        self.blocks = blocks
 
 
 def _starts_whole(present: int, limit: int) -> bool:

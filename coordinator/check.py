@@ -15,11 +15,12 @@ from kvtroupe.coordinator.errors import InvariantError
 from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.group import Group
+    from collections.abc import Iterator
+
+    from kvtroupe.coordinator.claims import Pool
     from kvtroupe.coordinator.ledger import Ledger
     from kvtroupe.coordinator.prefix_index import PrefixIndex, Run
     from kvtroupe.coordinator.replica import Replica
-    from kvtroupe.coordinator.round import Pool
 
 
 def check(replica: Replica) -> None:
@@ -86,23 +87,27 @@ def _check_free_order(ledger: Ledger) -> None:
 
 def _check_published(replica: Replica, pool: Pool) -> None:
     ledger = pool.ledger
+    place = replica.state.tiers.traffic.places[replica.state.pools.index(pool)]
     seen: set[int] = set()
-    for number in pool.groups:
+    for number in replica.state.pools[place.device].groups:
         group = replica.groups[number]
-        _check_group_names_published(group, ledger, seen)
+        entries = group.index.entries_below(place.level) if place.level else group.index.entries()
+        _check_group_names_published(number, entries, ledger, seen)
     published = set(ledger.published.nonzero()[0].tolist())
     _require(seen == published, "the indexes do not name exactly what is published", sorted(seen ^ published))
     _require(NULL_SLOT not in published, "the null block is published")
 
 
-def _check_group_names_published(group: Group, ledger: Ledger, seen: set[int]) -> None:
+def _check_group_names_published(
+    group: int, entries: Iterator[tuple[bytes, int, int]], ledger: Ledger, seen: set[int]
+) -> None:
     digests: set[bytes] = set()
-    for digest, slot, generation in group.index.entries():
-        where = (group.number, slot, generation)
+    for digest, slot, generation in entries:
+        where = (group, slot, generation)
         _require(bool(ledger.published[slot]), "an index names a slot that is not published", *where)
         _require(int(ledger.generation[slot]) == generation, "an index names a generation that has passed", *where)
         _require(ledger.digest[slot].tobytes() == digest, "ledger and index disagree on a digest", *where)
-        _require(int(ledger.published[slot]) == group.number + 1, "an index names a slot of another", *where)
+        _require(int(ledger.published[slot]) == group + 1, "an index names a slot of another", *where)
         _require(slot not in seen, "a slot is published twice", *where)
         _require(digest not in digests, "a digest is published twice in a group", *where)
         seen.add(slot)
@@ -139,13 +144,18 @@ def _check_run(index: PrefixIndex, run: Run) -> int:
     live = int(np.count_nonzero(there))
     _require(live == int(index.live[run.number]), "a run counts its blocks wrong", run.number, live)
     _require(bool(np.all(index.run_of[run.slots[there]] == run.number)), "a slot names another run", run.number)
-    stays = live > 0 or bool(run.branches) or run.number in index.dead
+    stays = live > 0 or bool(run.branches) or run.number in index.dead or _is_elsewhere(index, run)
     _require(stays, "a dead run that nobody will take out", run.number)
     return live
 
 
+def _is_elsewhere(index: PrefixIndex, run: Run) -> bool:
+    """Whether a block of a run is below the device, or on its way to another level."""
+    maps = [places for level in range(len(index.slots_of_levels)) for places in index.further.on(level)]
+    return any(places.of(run) is not None and bool(np.any(places.there(run))) for places in maps)
+
+
 def _check_tables(replica: Replica) -> None:
-    block_tokens = replica.config.block_tokens
     for sequence_id in replica.sequences():
         sequence = replica.sequence(sequence_id)
         _require(
@@ -153,10 +163,16 @@ def _check_tables(replica: Replica) -> None:
             "lengths of a sequence are out of order",
             sequence,
         )
-        for group, table in enumerate(replica.tables(sequence_id)):
-            _require(
-                len(table) * block_tokens == sequence.capacity_tokens, "a table of another length", sequence_id, group
-            )
-            first = replica.state.rules[group].first_block(sequence.committed_tokens)
-            nulls = (table == NULL_SLOT).nonzero()[0].tolist()
-            _require(nulls == list(range(first)), "null blocks where the window is", sequence_id, group, nulls, first)
+        for band, table in zip(replica.state.layout.bands, sequence.tables, strict=True):
+            _, end = band.span(0, sequence.capacity_tokens, sequence.shape)
+            _require(table.blocks == end, "a table of another length", sequence_id, band.groups, table.blocks, end)
+            if band.columns == "sparse":
+                continue  # where it has slots depends on what was hit and what is kept
+            for row, slots in enumerate(table.rows.tolist()):
+                group = band.groups[row // table.beams]
+                rule = replica.state.rules[group]
+                first = rule.first_block(sequence.committed_tokens) if band.grows else 0
+                nulls = [column for column, slot in enumerate(slots) if slot == NULL_SLOT]
+                _require(
+                    nulls == list(range(first)), "null blocks where the window is", sequence_id, group, nulls, first
+                )

@@ -24,6 +24,13 @@ class Counters:
         stale_places: places named by a group that had changed hands before they were claimed.
         late_answers: answers of groups that nobody waited for: to a round that had gone on, or given before.
         released: sequences that ended.
+        demoted: blocks whose copy to a pool below began.
+        promoted: blocks whose copy to a pool above began.
+        landed: blocks that entered an index by a copy.
+        dropped: blocks published below the device that were taken for other content.
+        demotions_given_up: blocks worth keeping that were evicted, because there was no room for them below.
+        copies_failed: blocks whose copy failed.
+        sequences_failed: sequences that were undone because what they waited for was lost.
     """
 
     rounds: int = 0
@@ -40,3 +47,10 @@ class Counters:
     stale_places: int = 0
     late_answers: int = 0
     released: int = 0
+    demoted: int = 0
+    promoted: int = 0
+    landed: int = 0
+    dropped: int = 0
+    demotions_given_up: int = 0
+    copies_failed: int = 0
+    sequences_failed: int = 0

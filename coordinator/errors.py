@@ -12,12 +12,21 @@
     │   ├── FenceError          an engine step number that goes backwards
     │   ├── PinExists           this pin id is in use
     │   ├── UnknownPin          no pin of this id: never made, or given back already
+    │   ├── SequenceCancelled   cancelled by its own client before it was admitted
+    │   ├── SessionExists       this session, or this connection, is attached already
+    │   ├── UnknownSession      no session of this token or id: never there, ended, or of another epoch
     │   └── TraceError          a trace that cannot be read
     ├── CapacityError           expected under load: the same request may succeed later
     │   ├── OutOfBlocks         not enough free blocks now
     │   └── Overloaded          a limit of the configuration is reached
     ├── LossError               something died or broke
-    │   └── CorruptBlock        bytes that are not what the block's digest says
+    │   ├── CorruptBlock        bytes that are not what the block's digest says
+    │   ├── ActorLost           an actor died, or its channel was closed
+    │   ├── CoordinatorLost     the coordinator has restarted; what ran under the old one is gone
+    │   ├── TierLost            the memory that held a sequence's blocks is lost
+    │   ├── PrefixLost          a prefix was shared before it was computed, and never was
+    │   ├── SessionLost         a client stayed away for longer than its session waits
+    │   └── TransferFailed      blocks that a sequence was to read could not be brought; it was undone
     └── InvariantError          a bug of kvtroupe itself
 
 The arguments of an error are its fields, so that every error survives pickling.
@@ -74,6 +83,29 @@ class UnknownPin(RequestError):
     """No pin of this id: it was never made, or it was given back already."""
 
 
+class SequenceCancelled(RequestError):
+    """The sequence was cancelled by its own client before it was admitted; it holds nothing.
+
+    Attributes:
+        sequence_id: of the sequence.
+    """
+
+    def __init__(self, sequence_id: str | int) -> None:
+        super().__init__(sequence_id)
+        self.sequence_id = sequence_id
+
+    def __str__(self) -> str:
+        return f"sequence {self.sequence_id!r} was cancelled before it was admitted; admit it again if it is wanted"
+
+
+class SessionExists(RequestError):
+    """This session is attached over another connection, or this connection has a session."""
+
+
+class UnknownSession(RequestError):
+    """No session of this token or id: it was never there, it has ended, or it was one of an earlier epoch."""
+
+
 class TraceError(RequestError):
     """A trace that cannot be read. The message names the file and the line."""
 
@@ -119,6 +151,119 @@ class LossError(KVTroupeError):
 
 class CorruptBlock(LossError):
     """The bytes of a block are not what its digest says. The message names the block."""
+
+
+class TransferFailed(LossError):
+    """Blocks that a sequence was to read could not be brought. It was undone; admit it again, for a shorter hit.
+
+    Attributes:
+        sequence_id: of the sequence.
+        pool: name of the pool that the blocks were to be copied from.
+        blocks: how many of them failed.
+    """
+
+    def __init__(self, sequence_id: str | int, pool: str, blocks: int) -> None:
+        super().__init__(sequence_id, pool, blocks)
+        self.sequence_id = sequence_id
+        self.pool = pool
+        self.blocks = blocks
+
+    def __str__(self) -> str:
+        return (
+            f"{self.blocks} blocks that sequence {self.sequence_id!r} was to read could not be copied from pool "
+            f"{self.pool!r}; the sequence was undone: admit it again, what is lost will be computed"
+        )
+
+
+class ActorLost(LossError):
+    """An actor died, or its channel was closed: whether what it was asked last has happened is not known.
+
+    Attributes:
+        actor: its name.
+    """
+
+    def __init__(self, actor: str) -> None:
+        super().__init__(actor)
+        self.actor = actor
+
+    def __str__(self) -> str:
+        return f"{self.actor} is lost: it died or its channel was closed; ask again when it is back"
+
+
+class CoordinatorLost(LossError):
+    """The coordinator has restarted. The sequences, pins and sessions of the old one are gone.
+
+    Attributes:
+        epoch: of the coordinator that is gone.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.epoch = epoch
+
+    def __str__(self) -> str:
+        return (
+            f"the coordinator of epoch {self.epoch} is gone, with its sequences and pins; stop using their slots, say "
+            "so, attach to the new one and admit again"
+        )
+
+
+class TierLost(LossError):
+    """The memory that held blocks of a sequence is lost. The sequence was undone.
+
+    Attributes:
+        sequence_id: of the sequence.
+        pool: name of the pool that is lost.
+    """
+
+    def __init__(self, sequence_id: str | int, pool: str) -> None:
+        super().__init__(sequence_id, pool)
+        self.sequence_id = sequence_id
+        self.pool = pool
+
+    def __str__(self) -> str:
+        return (
+            f"pool {self.pool!r} is lost with blocks of sequence {self.sequence_id!r}, which was undone: "
+            "admit it again when the pool is back"
+        )
+
+
+class PrefixLost(LossError):
+    """A sequence shared a prefix that another one was to compute, and that one ended before. The sequence was undone.
+
+    Attributes:
+        sequence_id: of the sequence.
+    """
+
+    def __init__(self, sequence_id: str | int) -> None:
+        super().__init__(sequence_id)
+        self.sequence_id = sequence_id
+
+    def __str__(self) -> str:
+        return (
+            f"sequence {self.sequence_id!r} shared a prefix whose writer ended before it was computed; it was undone: "
+            "admit it again"
+        )
+
+
+class SessionLost(LossError):
+    """A client stayed away for longer than its session waits. Its sequences and pins are gone.
+
+    Attributes:
+        session_id: of the session.
+        grace_s: how long it has waited.
+    """
+
+    def __init__(self, session_id: int, grace_s: float) -> None:
+        super().__init__(session_id, grace_s)
+        self.session_id = session_id
+        self.grace_s = grace_s
+
+    def __str__(self) -> str:
+        return (
+            f"session {self.session_id} is gone, with its sequences and pins: its client was away for more than "
+            f"{self.grace_s} s; stop using their slots, say so, attach anew and admit again"
+        )
 
 
 class InvariantError(KVTroupeError):

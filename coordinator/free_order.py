@@ -91,6 +91,14 @@ class FreeOrder:
         self.count -= count
         return np.concatenate(parts), from_front
 
+    def take_out(self, slots: Slots) -> None:
+        """Remove slots that are on the front stack, wherever they are there. It reads the whole stack: seldom used."""
+        front = self._front[: self._front_count]
+        left = front.compress(~np.isin(front, slots))
+        self._front[: len(left)] = left
+        self.count -= self._front_count - len(left)
+        self._front_count = len(left)
+
     def peek(self, count: int) -> tuple[Slots, int]:
         """What `take` would return. Nothing changes, so that a claim can still be undone."""
         counts = self.count, self._front_count

@@ -1,14 +1,18 @@
-"""One window group: hosts ask it what is published of a chain, tell it what it lost, and offer it new blocks."""
+"""One window group: hosts ask it what is there of a chain, tell it what moved or is lost, and offer it new blocks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtroupe.coordinator.messages import BindEvent, MatchReply, MatchRequest, PublishReply
+from kvtroupe.coordinator.index_placements import arrive, insert_some, land
+from kvtroupe.coordinator.messages import BindEvent, ForgetEvent, LandRequest, MatchReply, MatchRequest, PublishReply
 from kvtroupe.coordinator.prefix_index import PrefixIndex
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.messages import ToGroup
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kvtroupe.coordinator.messages import PublishRequest, ToGroup
 
 
 class Group:
@@ -16,25 +20,63 @@ class Group:
 
     Args:
         number: the group's place in the configuration.
-        blocks: slots of the pool that it draws from.
+        slots_of_levels: slots of the pools that hold its blocks, from the device down.
         digest_bytes: width of a digest.
+
+    Attributes:
+        index: which of its blocks are where.
+        applied: number of the last message that changed it, of an unbroken row. After a message that does not follow
+            the one before, it stays as it is, so that every answer shows the gap, until the group forgets everything.
     """
 
-    def __init__(self, number: int, blocks: int, digest_bytes: int) -> None:
+    def __init__(self, number: int, slots_of_levels: tuple[int, ...], digest_bytes: int) -> None:
         self.number = number
-        self.index = PrefixIndex(blocks, digest_bytes)
+        self.index = PrefixIndex(slots_of_levels, digest_bytes)
+        self.applied = 0
 
-    def handle(self, message: ToGroup) -> MatchReply | PublishReply | None:
-        """Apply a message from the coordinator; the answer, if it has one."""
+    def handle(self, message: ToGroup, number: int = 0) -> MatchReply | PublishReply | None:
+        """Apply a message from the coordinator.
+
+        Args:
+            message: from the coordinator.
+            number: that it came under; 0: it came under none.
+
+        Returns:
+            the answer, if it has one.
+
+        Raises:
+            InvariantError: it names a level that the group does not have.
+        """
         if isinstance(message, MatchRequest):
-            match = self.index.match
-            evidence = tuple([match(prompt.digests, prompt.limit_blocks) for prompt in message.prompts])
-            return MatchReply(message.round_id, self.number, evidence)
+            return self._match(message)
+        if number and (number == self.applied + 1 or isinstance(message, ForgetEvent)):
+            self.applied = number
         if isinstance(message, BindEvent):
-            if len(message.evicted):
-                self.index.evict(message.evicted)
-            if len(message.stale_slots):
-                self.index.drop(message.stale_slots, message.stale_generations)
+            self._bind(message)
             return None
-        entered = self.index.insert(message.digests, message.start_block, message.slots, message.generations)
-        return PublishReply(message.publish_id, self.number, entered)
+        if isinstance(message, ForgetEvent):
+            self.index = PrefixIndex(self.index.slots_of_levels, self.index.digest_bytes)
+            return None
+        if isinstance(message, LandRequest):
+            return PublishReply(message.publish_id, self.number, land(self.index, message))
+        return PublishReply(message.publish_id, self.number, self._publish(message))
+
+    def _match(self, message: MatchRequest) -> MatchReply:
+        match = self.index.match
+        evidence = tuple([match(prompt.digests, prompt.limit_blocks) for prompt in message.prompts])
+        return MatchReply(message.round_id, self.number, evidence, self.applied)
+
+    def _bind(self, message: BindEvent) -> None:
+        if message.arrivals:
+            arrive(self.index, message.arrivals)
+        if len(message.evicted):
+            self.index.evict(message.evicted)
+        for lost in message.lost:
+            self.index.drop(lost.slots, lost.generations, lost.level)
+
+    def _publish(self, message: PublishRequest) -> NDArray[np.bool_] | None:
+        if not len(message.slots):
+            return None
+        if message.sparse or message.level:
+            return insert_some(self.index, message)
+        return self.index.insert(message.digests, message.start_block, message.slots, message.generations)

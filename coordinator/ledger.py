@@ -64,6 +64,7 @@ class Ledger:
         self.last_generation = 0
         self._expiring: list[tuple[float, int, Slots, Generations]] = []  # heap by time, then order of publication
         self._publications = 0
+        self._parent: NDArray[np.void] | None = None
         self._below: NDArray[np.int64] | None = None  # [own generation, slot below, generation below; slots]
 
     @property
@@ -130,23 +131,35 @@ class Ledger:
         self.uses_by_holder[holder] += count
         return slots, evicted
 
+    def take_these(self, slots: Slots, holder: Holder) -> Slots:
+        """Use certain slots, of these those that nobody uses and nothing is published in.
+
+        Args:
+            slots: no slot twice.
+            holder: who uses them.
+
+        Returns:
+            the slots that it got, in the order given.
+        """
+        taken = slots.compress((self.uses.take(slots) == 0) & (self.published.take(slots) == 0))
+        self.free_order.take_out(taken)
+        self.last_generation += 1
+        self.generation[taken] = self.last_generation
+        self.uses[taken] = 1
+        self.uses_by_holder[holder] += len(taken)
+        return taken
+
     def peek(self, count: int) -> Slots:
         """The next `count` free slots in the order in which they would be taken, or all of them; nothing changes."""
         return self.free_order.peek(min(count, self.free))[0]
 
-    def take_droppable(
-        self, count: int, holder: Holder, worth_keeping: Callable[[Slots], NDArray[np.bool_]]
-    ) -> tuple[Slots, dict[int, Slots]]:
-        """Use the next free slots, up to the first whose content should not be lost.
+    def droppable(self, count: int, worth_keeping: Callable[[Slots], NDArray[np.bool_]]) -> int:
+        """How many of the next free slots can be taken before the first whose content should not be lost.
 
         Args:
             count: at most so many.
-            holder: who uses them.
             worth_keeping: says which of some free, published slots should not be lost. Asked once, for all of the next
                 `count` that are published, and not at all if none is.
-
-        Returns:
-            as `take` does.
         """
         slots, droppable = self.free_order.peek(min(count, self.free))
         published = slots[droppable:]  # the free order has the unpublished ones first
@@ -156,7 +169,22 @@ class Ledger:
                 raise InvariantError(f"asked which of {len(published)} slots to keep, {len(keep)} answers")
             first = keep.nonzero()[0][:1].tolist()
             droppable += first[0] if first else len(published)
-        return self.take(droppable, holder)
+        return droppable
+
+    def take_droppable(
+        self, count: int, holder: Holder, worth_keeping: Callable[[Slots], NDArray[np.bool_]]
+    ) -> tuple[Slots, dict[int, Slots]]:
+        """Use the next free slots, up to the first whose content should not be lost.
+
+        Args:
+            count: at most so many.
+            holder: who uses them.
+            worth_keeping: as for `droppable`.
+
+        Returns:
+            as `take` does.
+        """
+        return self.take(self.droppable(count, worth_keeping), holder)
 
     def _unpublish_by_group(self, slots: Slots) -> dict[int, Slots]:
         groups = self.published.take(slots)
@@ -247,6 +275,12 @@ class Ledger:
         elif self._publications:
             self.expires_s[slots] = np.inf
 
+    def note_parents(self, slots: Slots, parents: NDArray[np.void]) -> None:
+        """Note the digests of the blocks before those just published in slots; zero for the first of a chain."""
+        if self._parent is None:
+            self._parent = np.zeros_like(self.digest)
+        self._parent[slots] = parents
+
     def _note_expiring(self, slots: Slots, expires_s: float | NDArray[np.float64]) -> None:
         """Note when to look at slots again: once for each time, however many slots it has."""
         if isinstance(expires_s, np.ndarray):
@@ -295,6 +329,13 @@ class Ledger:
         """Digests of the blocks published in slots, also after the slots were taken, until they are published again."""
         digests: NDArray[np.void] = self.digest[slots]
         return digests
+
+    def parents_of(self, slots: Slots) -> NDArray[np.void]:
+        """Digests of the blocks before the same blocks in their chains; zero where that was not told."""
+        if self._parent is None:
+            return np.zeros(len(slots), self.digest.dtype)
+        parents: NDArray[np.void] = self._parent[slots]
+        return parents
 
     def priority_of(self, slots: Slots) -> NDArray[np.uint8]:
         """Retention priorities of the same blocks; what has expired has the default."""

@@ -11,21 +11,102 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
+from kvtroupe.coordinator.actor_messages import (
+    NO_SLOTS,
+    Arrival,
+    BindEvent,
+    Child,
+    Content,
+    Copies,
+    CopyReply,
+    CopyRequest,
+    Evidence,
+    ForgetEvent,
+    Generations,
+    GroupOutput,
+    LandRequest,
+    MatchReply,
+    MatchRequest,
+    Places,
+    PlacesLost,
+    Prompt,
+    PublishReply,
+    PublishRequest,
+    Slots,
+    TierOutput,
+    ToGroup,
+)
+from kvtroupe.coordinator.control_messages import (
+    LookupReply,
+    LookupRequest,
+    MoveReply,
+    MoveRequest,
+    ResetReply,
+    ResetRequest,
+)
 from kvtroupe.coordinator.retention import DEFAULT_RETENTION, Retention
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.errors import OutOfBlocks, SequenceTooLong, UnknownSequence
+    from kvtroupe.coordinator.errors import LossError, OutOfBlocks, SequenceTooLong, UnknownSequence
 
 SequenceId: TypeAlias = str | int
 PinId: TypeAlias = str | int
-Slots: TypeAlias = NDArray[np.int64]
-Generations: TypeAlias = NDArray[np.int64]
 
-NO_SLOTS: Slots = np.zeros(0, np.int64)
-NO_SLOTS.setflags(write=False)
+__all__ = [
+    "NO_SLOTS",
+    "AdmitReply",
+    "AdmitRequest",
+    "AdmitResult",
+    "Admitted",
+    "Arrival",
+    "BindEvent",
+    "Child",
+    "CommitReply",
+    "CommitRequest",
+    "Content",
+    "Copies",
+    "CopyReply",
+    "CopyRequest",
+    "Evidence",
+    "ForgetEvent",
+    "Generations",
+    "GroupOutput",
+    "GrowReply",
+    "GrowRequest",
+    "GrowResult",
+    "LandRequest",
+    "LookupReply",
+    "LookupRequest",
+    "MatchReply",
+    "MatchRequest",
+    "MoveReply",
+    "MoveRequest",
+    "NewSequence",
+    "Notice",
+    "Output",
+    "PinId",
+    "PinReply",
+    "PinRequest",
+    "Places",
+    "PlacesLost",
+    "Prompt",
+    "PublishReply",
+    "PublishRequest",
+    "ReleaseEvent",
+    "ResetReply",
+    "ResetRequest",
+    "SequenceFailedEvent",
+    "SequenceId",
+    "Slots",
+    "StepsDoneEvent",
+    "TierOutput",
+    "TimerEvent",
+    "ToClient",
+    "ToCoordinator",
+    "ToGroup",
+    "TransfersDoneEvent",
+    "UnpinEvent",
+]
 
 # -- client and coordinator --------------------------------------------------------------------------------------------
 
@@ -39,8 +120,13 @@ class NewSequence:
         tokens: tokens of the prompt, at least 1.
         digests: digests of the prompt's hash blocks, from the first on; fewer than the prompt has if the rest is not
             to be shared.
-        spare_blocks: blocks in every group beyond those of the prompt, for the tokens to come.
+        spare_blocks: blocks in every group beyond those of the prompt, for the tokens to come; in units
+            (`Config.unit_tokens`) where groups have blocks of different sizes.
         retention: of the blocks that the sequence publishes.
+        beams: rows of its tables in every group. Blocks that the prompt fills are the same in all of them, the others
+            differ; only those of the prompt are published.
+        encoder_tokens: tokens of its encoder input, for cross groups.
+        encoder_digests: of the blocks of the encoder input, the last one included; none if it is not to be shared.
     """
 
     sequence_id: SequenceId
@@ -48,6 +134,9 @@ class NewSequence:
     digests: bytes = b""
     spare_blocks: int = 0
     retention: Retention = DEFAULT_RETENTION
+    beams: int = 1
+    encoder_tokens: int = 0
+    encoder_digests: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +147,26 @@ class Admitted:
         sequence_id: of the request.
         cached_tokens: tokens whose blocks were found in every group; computing starts there.
         tables: for every group an array of the slots of its blocks, 0 (the null block) where the group's window has
-            left a block behind; read-only.
+            left a block behind, or where a recurrent group keeps no state; read-only. [blocks], or [beams, blocks] for
+            a sequence with several beams.
         capacity_tokens: tokens that fit into the blocks of the tables.
+        junction_tokens: how much more of the prompt the first group could serve than all groups could: a state kept
+            there would make the next hit that much longer.
+        encoder_cached: whether the blocks of the encoder input were found in every cross group.
+        states: for every group the slots [beams] of the states that a recurrent one computes with; empty for others.
+        reads_after: transfers that have to be done before anything of the hit is read.
+        writes_after: transfers that have to be done before anything is written into the other slots.
     """
 
     sequence_id: SequenceId
     cached_tokens: int
     tables: tuple[Slots, ...]
     capacity_tokens: int
+    junction_tokens: int = 0
+    encoder_cached: bool = False
+    states: tuple[Slots, ...] = ()
+    reads_after: tuple[int, ...] = ()
+    writes_after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +194,8 @@ class GrowRequest:
 
     Attributes:
         request_id: names the reply.
-        sequence_ids: the sequences, each at most once.
-        blocks: blocks for each of them.
+        sequence_ids: the sequences, each at most once, all with the same number of beams.
+        blocks: blocks for each of them; in units where groups have blocks of different sizes.
     """
 
     request_id: int
@@ -112,12 +213,15 @@ class GrowReply:
     Attributes:
         request_id: of the request.
         refused: for each sequence, in order, None or why it got nothing.
-        slots: for every pool the new slots [granted sequences, groups of the pool, blocks].
+        slots: for every group the new slots [granted sequences, blocks], or [granted sequences, beams, blocks]; 0 where
+            a recurrent group keeps no state; read-only.
+        writes_after: transfers that have to be done before anything is written into these slots.
     """
 
     request_id: int
     refused: tuple[GrowResult, ...]
     slots: tuple[Slots, ...]
+    writes_after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,96 +308,28 @@ class UnpinEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class TransfersDoneEvent:
+    """Transfers that sequences were told to await are over; those that failed have failed their readers as well."""
+
+    transfer_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceFailedEvent:
+    """A sequence was undone as if it had been released without a commit: what it waited for, or held, is lost.
+
+    Attributes:
+        sequence_id: it is not running any more.
+        error: why; admit it again.
+    """
+
+    sequence_id: SequenceId
+    error: LossError
+
+
+@dataclass(frozen=True, slots=True)
 class TimerEvent:
     """Time has passed: priorities expire, deadlines pass."""
-
-
-# -- coordinator and group ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A chain to look up: its block digests, and the longest hit that is wanted, in blocks."""
-
-    digests: bytes
-    limit_blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What a group knows of a chain; the coordinator judges it.
-
-    Attributes:
-        present: bit i is set when block i of the chain is published, up to the limit.
-        slots: of the blocks along the path; where a block is missing its number means nothing.
-        generations: of these slots when the blocks were published.
-        path_blocks: how far the index follows the chain, holes included; the length of both arrays.
-    """
-
-    present: int
-    slots: Slots
-    generations: Generations
-    path_blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class MatchRequest:
-    """What is there of these chains?"""
-
-    round_id: int
-    prompts: tuple[Prompt, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MatchReply:
-    """Evidence for each prompt of the round, in order."""
-
-    round_id: int
-    group: int
-    evidence: tuple[Evidence, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BindEvent:
-    """Blocks that a group has lost.
-
-    Attributes:
-        evicted: slots of published blocks that were taken for other content.
-        stale_slots: slots that the group still named under a generation that had passed.
-        stale_generations: those generations.
-    """
-
-    evicted: Slots
-    stale_slots: Slots
-    stale_generations: Generations
-
-
-@dataclass(frozen=True, slots=True)
-class PublishRequest:
-    """Blocks whose content is complete, for the index of one group.
-
-    Attributes:
-        publish_id: names the reply.
-        digests: block digests of the chain, from its first block to the last one published.
-        start_block: the first block published.
-        slots: of the blocks from `start_block` on.
-        generations: of these slots.
-    """
-
-    publish_id: int
-    digests: bytes
-    start_block: int
-    slots: Slots
-    generations: Generations
-
-
-@dataclass(frozen=True, slots=True)
-class PublishReply:
-    """Which blocks entered the index of the group: a mask over the slots of the request; None: all of them."""
-
-    publish_id: int
-    group: int
-    entered: NDArray[np.bool_] | None
 
 
 ToCoordinator: TypeAlias = (
@@ -304,20 +340,16 @@ ToCoordinator: TypeAlias = (
     | StepsDoneEvent
     | PinRequest
     | UnpinEvent
+    | LookupRequest
+    | MoveRequest
+    | ResetRequest
     | TimerEvent
     | MatchReply
     | PublishReply
+    | CopyReply
 )
-ToClient: TypeAlias = AdmitReply | GrowReply | CommitReply | PinReply
-ToGroup: TypeAlias = MatchRequest | BindEvent | PublishRequest
+ToClient: TypeAlias = AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | ResetReply
+Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOutput:
-    """A message that the host must deliver to a group, in the order in which outputs were returned."""
-
-    group: int
-    message: ToGroup
-
-
-Output: TypeAlias = GroupOutput | ToClient
+Output: TypeAlias = GroupOutput | TierOutput | ToClient | Notice

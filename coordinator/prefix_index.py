@@ -10,6 +10,8 @@ generations as arrays.
   a run whose count equals its length has no holes and is not looked at block by block.
 - Structure follows later. A run that ends in holes is trimmed when a chain passes it; one without any block is taken
   out a few per insert, so that no call pays for many.
+- What is below the device, and what is on its way to a level, uses the same runs: see `index_levels`. A run stays while
+  it has a place of any kind. An index of the device alone pays nothing for it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvtroupe.coordinator.errors import InvariantError
+from kvtroupe.coordinator.index_levels import HOLE, FurtherPlaces, as_bits, lengthen, shorten
 from kvtroupe.coordinator.messages import NO_SLOTS, Evidence
 
 if TYPE_CHECKING:
@@ -25,10 +29,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvtroupe.coordinator.index_levels import PlaceMap, Placement, RunPlaces
     from kvtroupe.coordinator.messages import Generations, Slots
 
+DEVICE = 0  # the level whose places are in the runs themselves
 NOT_PUBLISHED = -1  # generation of a slot that holds no block of this group
-HOLE = -2  # generation in a run of a block that was never published
 APPENDED_RUN_MAX = 1024  # blocks; a run grows in place up to here, which bounds what an append copies
 REAPED_PER_INSERT = 4  # an insert makes at most one run that can die
 NO_RUN = 0
@@ -44,12 +49,13 @@ class Run:
         parent: the run it hangs below; None for the root, which has no blocks.
         offset: blocks of the parent that come before this run.
         digests: of its blocks, one after the other.
-        slots: [blocks]; never written in place, as arrays are lent out as evidence.
+        slots: [blocks] on the device; never written in place, as arrays are lent out as evidence.
         generations: [blocks]; as slots.
         branches: offset -> first digest -> run, of those that leave this run at the offset.
+        further: what it names below the device or as arriving; None while that is nothing.
     """
 
-    __slots__ = ("branches", "digests", "generations", "number", "offset", "parent", "slots")
+    __slots__ = ("branches", "digests", "further", "generations", "number", "offset", "parent", "slots")
 
     def __init__(self, number: int, parent: Run | None, offset: int, digests: bytes) -> None:
         self.number = number
@@ -59,25 +65,36 @@ class Run:
         self.slots = NO_SLOTS
         self.generations: Generations = NO_SLOTS
         self.branches: dict[int, dict[bytes, Run]] = {}
+        self.further: dict[PlaceMap, RunPlaces] | None = None
 
 
 class PrefixIndex:
-    """The published blocks of one group.
+    """The blocks of one group.
 
     Args:
-        blocks: slots of the pool that the group draws from.
+        slots_of_levels: slots of the pools that hold them, from the device down.
         digest_bytes: width of a digest.
+
+    Attributes:
+        size: blocks published on the device.
+        generation_of: by device slot, the generation under which a block is published in it, or NOT_PUBLISHED.
+        run_of: by device slot, the number of the run that names it, or NO_RUN.
+        runs: by number.
+        live: by number of a run, how many of its blocks are published on the device.
+        dead: numbers of runs to be taken out, if they are still without places when their turn comes; a set in order.
+        further: all other places.
     """
 
-    def __init__(self, blocks: int, digest_bytes: int) -> None:
+    def __init__(self, slots_of_levels: tuple[int, ...], digest_bytes: int) -> None:
+        self.slots_of_levels = slots_of_levels
         self.digest_bytes = digest_bytes
-        self.size = 0  # published blocks
-        self.generation_of = np.full(blocks, NOT_PUBLISHED, np.int64)
-        self.run_of = np.full(blocks, NO_RUN, np.int64)  # number of the run that names a published slot
+        self.size = 0
+        self.generation_of = np.full(slots_of_levels[DEVICE], NOT_PUBLISHED, np.int64)
+        self.run_of = np.full(slots_of_levels[DEVICE], NO_RUN, np.int64)
         self.root = Run(NO_RUN, None, 0, b"")
         self.runs: list[Run | None] = [self.root]
-        self.live = np.zeros(64, np.int64)  # published blocks of a run, by its number
-        # Numbers of runs to be taken out, if they are still without blocks when their turn comes; a set in order.
+        self.live = np.zeros(64, np.int64)
+        self.further = FurtherPlaces(slots_of_levels, self.runs)
         self.dead: dict[int, None] = {}
         self._free_numbers: list[int] = []
 
@@ -100,12 +117,13 @@ class PrefixIndex:
         else:
             return NOTHING_KNOWN
         length = len(slots)
+        lower = self.further.along(path) if self.further.below else ()
         if whole:
-            return Evidence((1 << length) - 1, slots, generations, length)
+            return Evidence((1 << length) - 1, slots, generations, length, lower)
         there = self.generation_of.take(slots) == generations
         for run, _ in path:
             self._trim(run)
-        return Evidence(_as_bits(there), slots, generations, length)
+        return Evidence(as_bits(there), slots, generations, length, lower)
 
     def _walk(self, digests: bytes, limit_blocks: int) -> tuple[list[tuple[Run, int]], bool]:
         """The runs along a chain, each with how many of its blocks agree, and whether none of them has a hole."""
@@ -157,7 +175,7 @@ class PrefixIndex:
     def insert(
         self, digests: bytes, start_block: int, slots: Slots, generations: Generations
     ) -> NDArray[np.bool_] | None:
-        """Publish blocks of a chain, each unless a block of its digest is published already.
+        """Publish blocks of a chain on the device, each unless its digest is published there already.
 
         Args:
             digests: block digests of the chain, from its first block to the last one of `slots`.
@@ -169,6 +187,8 @@ class PrefixIndex:
             a mask of the blocks that entered; None when all did.
         """
         self.reap(REAPED_PER_INSERT)
+        if self.further.arriving:
+            self.forget_further(DEVICE, slots)
         end_block = start_block + len(slots)
         path, _ = self._walk(digests, end_block)
         run, blocks, reached = self.root, 0, 0
@@ -207,6 +227,8 @@ class PrefixIndex:
             held_generations[part][missing] = generations.compress(missing)
             run.slots, run.generations = held_slots, held_generations
             self._enter(run, new, generations.compress(missing))
+            if run.further is not None:
+                self.further.settle(DEVICE, run, np.arange(len(run.slots))[part].compress(missing))
         return missing
 
     def _extend(self, run: Run, blocks: int, digests: bytes, slots: Slots, generations: Generations) -> Run:
@@ -219,6 +241,8 @@ class PrefixIndex:
             run.digests += digests
             run.slots = np.concatenate((run.slots, slots))
             run.generations = np.concatenate((run.generations, generations))
+            if run.further is not None:
+                lengthen(run, len(slots))
         else:
             run = self._add(run, blocks, digests)
             run.slots, run.generations = slots, generations
@@ -243,6 +267,52 @@ class PrefixIndex:
         parent.branches.setdefault(offset, {})[digests[: self.digest_bytes]] = run
         return run
 
+    def reach(self, digests: bytes, end_block: int) -> list[tuple[Run, int]]:
+        """The runs of a whole chain, each with how many of its blocks are on it; what is missing is made of holes."""
+        path, _ = self._walk(digests, end_block)
+        reached = sum([blocks for _, blocks in path])
+        holes = end_block - reached
+        if holes:
+            run, blocks = path[-1] if path else (self.root, 0)
+            tail = digests[reached * self.digest_bytes : end_block * self.digest_bytes]
+            last = self._extend(run, blocks, tail, np.zeros(holes, np.int64), np.full(holes, HOLE, np.int64))
+            if last is run:
+                path[-1] = run, blocks + holes
+            else:
+                path.append((last, holes))
+        return path
+
+    def place(self, level: int, placement: Placement) -> None:
+        """Publish blocks of a run, none of which is published on this level.
+
+        Args:
+            level: where.
+            placement: what is named in its slots, but published on the device, is forgotten.
+        """
+        run, slots = placement.run, placement.slots
+        self.forget_further(level, slots)
+        self.further.settle(level, run, placement.blocks)
+        if level != DEVICE:
+            self.further.published_on(level).put(placement)
+            return
+        held_slots, held_generations = run.slots.copy(), run.generations.copy()
+        held_slots[placement.blocks] = slots
+        held_generations[placement.blocks] = placement.generations
+        run.slots, run.generations = held_slots, held_generations
+        self._enter(run, slots, placement.generations)
+
+    def published(self, level: int, run: Run) -> NDArray[np.bool_]:
+        """Which blocks of a run are published on a level."""
+        if level != DEVICE:
+            return self.further.published_on(level).there(run)
+        there: NDArray[np.bool_] = self.generation_of.take(run.slots) == run.generations
+        return there
+
+    def check_level(self, level: int) -> None:
+        """Raise InvariantError if the group has no such level."""
+        if not 0 <= level < len(self.slots_of_levels):
+            raise InvariantError(f"level {level} of a group whose levels are 0 to {len(self.slots_of_levels) - 1}")
+
     # -- evict ---------------------------------------------------------------------------------------------------------
 
     def evict(self, slots: Slots) -> None:
@@ -261,11 +331,27 @@ class PrefixIndex:
         if not live.item(last):
             self.dead[last] = None
 
-    def drop(self, slots: Slots, generations: Generations) -> None:
-        """These slots are no longer what they were under these generations; what they hold since stays."""
-        named = slots.compress(self.generation_of.take(slots) == generations)
-        if len(named):
-            self.evict(named)
+    def drop(self, slots: Slots, generations: Generations | None = None, level: int = DEVICE) -> None:
+        """Places, published or arriving, are no more.
+
+        Args:
+            slots: none of them twice.
+            generations: of the places; what the slots hold since stays. None: whatever is named there goes.
+            level: of the slots.
+        """
+        self.check_level(level)
+        if level == DEVICE:
+            known = self.generation_of.take(slots)
+            named = slots.compress(known != NOT_PUBLISHED if generations is None else known == generations)
+            if len(named):
+                self.evict(named)
+        self.forget_further(level, slots, generations)
+
+    def forget_further(self, level: int, slots: Slots, generations: Generations | None = None) -> None:
+        """The same, but for what is published on the device."""
+        for run in self.further.drop(level, slots, generations):
+            if not self.live.item(run.number):
+                self.dead[run.number] = None
 
     # -- structure -----------------------------------------------------------------------------------------------------
 
@@ -279,7 +365,7 @@ class PrefixIndex:
             number, _ = self.dead.popitem()
             run = self.runs[number]
             assert run is not None, "only here runs are taken out"
-            if self.live[number]:
+            if self.live[number] or run.further is not None:
                 continue
             if run.branches:
                 self._cut(run, 0)
@@ -302,9 +388,14 @@ class PrefixIndex:
         """Cut off the holes at the end of a run that do not lead to a branch."""
         if self.generation_of[run.slots[-1]] == run.generations[-1]:
             return
+        blocks = self.further.end_of(run) if run.further is not None else 0
+        if blocks == len(run.slots):
+            return
         there = (self.generation_of.take(run.slots) == run.generations).nonzero()[0]
         if len(there):
-            self._cut(run, int(there[-1]) + 1)
+            blocks = max(blocks, int(there[-1]) + 1)
+        if blocks:
+            self._cut(run, blocks)
 
     def _cut(self, run: Run, blocks: int) -> None:
         """Shorten a run to `blocks`, or to its last branch if that is further; never below one block."""
@@ -313,11 +404,13 @@ class PrefixIndex:
             run.digests = run.digests[: blocks * self.digest_bytes]
             run.slots = run.slots[:blocks].copy()
             run.generations = run.generations[:blocks].copy()
+            if run.further is not None:
+                shorten(run, blocks)
 
     # -- inspection ----------------------------------------------------------------------------------------------------
 
     def entries(self) -> Iterator[tuple[bytes, int, int]]:
-        """(digest, slot, generation) of every published block, in no particular order."""
+        """(digest, slot, generation) of every block published on the device, in no particular order."""
         width = self.digest_bytes
         for run in self.runs[1:]:
             if run is None:
@@ -326,7 +419,10 @@ class PrefixIndex:
                 digest = run.digests[block * width : (block + 1) * width]
                 yield digest, int(run.slots[block]), int(run.generations[block])
 
+    def entries_below(self, level: int) -> Iterator[tuple[bytes, int, int]]:
+        """The same of every block published on a level below the device."""
+        return self.further.entries(self.further.below.get(level), self.digest_bytes)
 
-def _as_bits(mask: NDArray[np.bool_]) -> int:
-    """Bit i of the result is mask[i]."""
-    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
+    def arriving(self, level: int) -> Iterator[tuple[bytes, int, int]]:
+        """The same of every place on a level that a block is on its way to."""
+        return self.further.entries(self.further.arriving.get(level), self.digest_bytes)

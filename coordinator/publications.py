@@ -7,23 +7,77 @@ the sequence is freed, so that an index never names a slot that has been handed 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvtroupe.coordinator.errors import InvariantError
-from kvtroupe.coordinator.messages import NO_SLOTS, CommitReply, GroupOutput, PublishRequest
+from kvtroupe.coordinator.ledger import NULL_SLOT
+from kvtroupe.coordinator.messages import CommitReply, PublishRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from kvtroupe.coordinator.config import Config
-    from kvtroupe.coordinator.counters import Counters
-    from kvtroupe.coordinator.messages import Output, PublishReply, Slots
-    from kvtroupe.coordinator.round import Pool
+    from kvtroupe.coordinator.bands import Band
+    from kvtroupe.coordinator.demotions import Demotions
+    from kvtroupe.coordinator.messages import GroupOutput, Output, PublishReply, Slots
+    from kvtroupe.coordinator.parts import Parts
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one group is offered; the last blocks of a chain.
+
+    Attributes:
+        slots: of the blocks; null where a block is not offered.
+        digests: of the blocks.
+        priority: one value, or one for each block.
+        expires_s: when the priority falls back to the default, likewise; None: never.
+        parents: digests of the blocks before them; None where nobody below the device keeps them.
+        is_sparse: whether some slots are null.
+    """
+
+    slots: Slots
+    digests: NDArray[np.void]
+    priority: int | NDArray[np.uint8]
+    expires_s: float | NDArray[np.float64] | None
+    parents: NDArray[np.void] | None
+    is_sparse: bool
+
+    def last(self, count: int) -> Offer:
+        """Of the same chain, only the last blocks."""
+        first = len(self.slots) - count
+        return self._replaced(
+            self.slots[first:], self.digests[first:], lambda values: values[first:], is_sparse=self.is_sparse
+        )
+
+    def entered(self, mask: NDArray[np.bool_]) -> Offer:
+        """Only some of the blocks."""
+        return self._replaced(
+            self.slots.compress(mask),
+            self.digests.compress(mask),
+            lambda values: values.compress(mask),
+            is_sparse=False,
+        )
+
+    def _replaced(
+        self,
+        slots: Slots,
+        digests: NDArray[np.void],
+        choose: Callable[[NDArray[Any]], NDArray[Any]],
+        *,
+        is_sparse: bool,
+    ) -> Offer:
+        priority, expires_s = self.priority, self.expires_s
+        if isinstance(priority, np.ndarray):
+            priority = choose(priority)
+        if isinstance(expires_s, np.ndarray):
+            expires_s = choose(expires_s)
+        parents = None if self.parents is None else choose(self.parents)
+        return Offer(slots, digests, priority, expires_s, parents, is_sparse)
 
 
 @dataclass(slots=True, eq=False)
@@ -31,42 +85,44 @@ class Publication:
     """One commit's blocks.
 
     Attributes:
+        publish_id: names the answers of the groups.
         request_id: of the commit.
         sequence: whose blocks they are.
-        digests: of the chain, up to the last block offered.
-        slots: by group, of the blocks offered; they are the last ones of the chain.
-        priority: of the blocks offered: one value, or one for each.
-        expires_s: when their priority falls back to the default, likewise; None: never.
+        offers: by group, what it has not answered yet.
         published_blocks: by group, how many entered the index so far.
-        missing: numbers of the groups that have not answered.
     """
 
+    publish_id: int
     request_id: int
     sequence: RunningSequence
-    digests: NDArray[np.void]
-    slots: list[Slots]
-    priority: int | NDArray[np.uint8]
-    expires_s: float | NDArray[np.float64] | None
+    offers: dict[int, Offer]
     published_blocks: list[int]
-    missing: set[int]
 
 
 class Publications:
     """Those that some group has not answered yet.
 
     Args:
-        pools: of the replica.
-        config: of the replica.
-        counters: of the replica.
+        parts: of the state.
+        demotions: that copy down what is published, where that is wanted.
     """
 
-    def __init__(self, pools: Sequence[Pool], config: Config, counters: Counters) -> None:
-        self._pools = pools
-        self._ledger_of = {group: pool.ledger for pool in pools for group in pool.groups}
-        self._block_tokens = config.block_tokens
-        self._digest_type = np.dtype((np.void, config.digest_bytes))
-        self._counters = counters
-        self._last_id = 0
+    def __init__(self, parts: Parts, demotions: Demotions) -> None:
+        self._demotions = demotions
+        self._layout = layout = parts.layout
+        self._ledgers_of_pools = [pool.ledger for pool in parts.pools]
+        self._ledgers = [parts.pools[band.pool].ledger for band in layout.bands]
+        self._pool_of = {group: number for number, pool in enumerate(parts.pools) for group in pool.groups}
+        stacked = {pool.name for pool in parts.config.pools if pool.below is not None}
+        self._keeps_parents = [parts.pools[band.pool].name in stacked for band in layout.bands]
+        self._bands_of_scale = [
+            [number for number, band in enumerate(layout.bands) if band.scale == scale and _publishes(band)]
+            for scale in range(len(layout.scales) + layout.has_cross)
+        ]
+        self._digest_type = np.dtype((np.void, parts.config.digest_bytes))
+        self._counters = parts.counters
+        self._mail = parts.mail
+        self._numbers = parts.publish_numbers
         self._unanswered: dict[int, Publication] = {}
 
     def offer(self, request_id: int, sequence: RunningSequence, now_s: float) -> list[Output]:
@@ -80,52 +136,62 @@ class Publications:
         Returns:
             the offers, or, if there is nothing to offer, the reply to the commit.
         """
-        start = sequence.considered_blocks
-        end = min(sequence.committed_tokens // self._block_tokens, len(sequence.digests) // self._digest_type.itemsize)
-        groups = len(self._ledger_of)
-        if end <= start:
-            return [CommitReply(request_id, (0,) * groups)]
-        sequence.considered_blocks = end
-        self._last_id += 1
-        digests = sequence.digests[: end * self._digest_type.itemsize]
-        slots_of, offers = self._offers(sequence, digests, start, end)
-        if not offers:
-            return [CommitReply(request_id, (0,) * groups)]
-        priority, duration_s = sequence.retention.for_blocks(start, end, self._block_tokens, sequence.prompt_tokens)
-        expires_s = None if duration_s is None else now_s + duration_s
-        self._unanswered[self._last_id] = Publication(
-            request_id,
-            sequence,
-            np.frombuffer(digests, self._digest_type),
-            slots_of,
-            priority,
-            expires_s,
-            [0] * groups,
-            {offer.group for offer in offers},
-        )
+        publication = Publication(self._numbers.next(), request_id, sequence, {}, [0] * len(self._layout.rules))
+        outputs: list[Output] = []
+        for scale, bands in enumerate(self._bands_of_scale):
+            start, end = sequence.considered_blocks[scale], self._complete_blocks(sequence, scale)
+            if end > start:
+                sequence.considered_blocks[scale] = end
+                for number in bands:
+                    outputs += self._offers(publication, number, range(start, end), now_s)
+        if not publication.offers:
+            return [CommitReply(request_id, tuple(publication.published_blocks))]
+        self._unanswered[publication.publish_id] = publication
         sequence.publishing += 1
-        return [*offers]
+        return outputs
 
-    def _offers(
-        self, sequence: RunningSequence, digests: bytes, start: int, end: int
-    ) -> tuple[list[Slots], list[GroupOutput]]:
-        """What is offered to each group of blocks start to end: the slots by group, and the messages."""
-        slots_of = [NO_SLOTS] * len(self._ledger_of)
-        offers: list[GroupOutput] = []
-        for pool, table in zip(self._pools, sequence.tables, strict=True):
-            slots = table.rows[:, start:end].copy()
-            generations = pool.ledger.generation.take(slots)
-            for row, group in enumerate(pool.groups):
-                gone = max(0, table.first_blocks[row] - start)  # a window has left these behind
-                if gone < end - start:
-                    slots_of[group] = slots[row, gone:]
-                    request = PublishRequest(
-                        self._last_id, digests, start + gone, slots_of[group], generations[row, gone:]
-                    )
-                    offers.append(GroupOutput(group, request))
-        return slots_of, offers
+    def _complete_blocks(self, sequence: RunningSequence, scale: int) -> int:
+        """How many blocks of a scale, from the first on, are committed and have a digest."""
+        known = len(sequence.digests[scale]) // self._digest_type.itemsize
+        if scale == len(self._layout.scales):
+            return known  # the encoder has run before the first commit
+        tokens = sequence.committed_tokens
+        if sequence.shape.beams > 1:
+            tokens = min(tokens, sequence.shape.prompt_tokens)
+        return min(tokens // self._layout.scales[scale], known)
 
-    def answered(self, reply: PublishReply) -> Publication | None:
+    def _offers(self, publication: Publication, number: int, blocks: range, now_s: float) -> list[GroupOutput]:
+        """What is offered to the groups of a band of some blocks: noted, and as messages."""
+        sequence, start, end = publication.sequence, blocks.start, blocks.stop
+        band, table = self._layout.bands[number], sequence.tables[number]
+        chain = sequence.digests[band.scale][: end * self._digest_type.itemsize]
+        digests = np.frombuffer(chain, self._digest_type)[start:]
+        parents = self._parents(chain)[start:] if self._keeps_parents[number] else None
+        slots = table.first_beams[:, start:end].copy()
+        generations = self._ledgers[number].generation.take(slots)
+        priority, duration_s = sequence.retention.for_blocks(
+            start, end, band.rule.block_tokens, sequence.shape.prompt_tokens
+        )
+        expires_s = None if duration_s is None else now_s + duration_s
+        outputs = []
+        for row, group in enumerate(band.groups):
+            left = end - max(table.first_blocks[row], start)  # a window has left the others behind
+            if left <= 0 or (table.sparse and not slots[row].any()):
+                continue
+            whole = Offer(slots[row], digests, priority, expires_s, parents, table.sparse)
+            publication.offers[group] = offered = whole.last(left)
+            request = PublishRequest(
+                publication.publish_id, chain, end - left, offered.slots, generations[row, -left:], sparse=table.sparse
+            )
+            outputs.append(self._mail.to(group, request))
+        return outputs
+
+    def _parents(self, chain: bytes) -> NDArray[np.void]:
+        """For each block of a chain the digest of the one before it."""
+        width = self._digest_type.itemsize
+        return np.frombuffer(bytes(width) + chain[:-width], self._digest_type)
+
+    def answered(self, reply: PublishReply, now_s: float) -> Publication | None:
         """Note which blocks entered the index of a group.
 
         Returns:
@@ -136,30 +202,30 @@ class Publications:
         """
         publication = self._unanswered.get(reply.publish_id)
         group = reply.group
-        if publication is None or group not in publication.missing:
+        if publication is None or group not in publication.offers:
             self._counters.late_answers += 1
             return None
-        offered = slots = publication.slots[group]
-        digests = publication.digests[-len(offered) :]
-        priority, expires_s = publication.priority, publication.expires_s
-        if isinstance(priority, np.ndarray):
-            priority = priority[-len(offered) :]
-        if isinstance(expires_s, np.ndarray):
-            expires_s = expires_s[-len(offered) :]
+        offer = publication.offers[group]
+        offered = int(np.count_nonzero(offer.slots)) if offer.is_sparse else len(offer.slots)
         if reply.entered is not None:
-            if len(reply.entered) != len(offered):
-                raise InvariantError(f"group {group} answers for {len(reply.entered)} of {len(offered)} blocks offered")
-            slots, digests = slots.compress(reply.entered), digests.compress(reply.entered)
-            if isinstance(priority, np.ndarray):
-                priority = priority.compress(reply.entered)
-            if isinstance(expires_s, np.ndarray):
-                expires_s = expires_s.compress(reply.entered)
-        self._ledger_of[group].publish(slots, digests, priority, expires_s, group)
-        publication.published_blocks[group] = len(slots)
-        self._counters.published += len(slots)
-        self._counters.duplicates += len(offered) - len(slots)
-        publication.missing.remove(group)
-        if not publication.missing:
+            if len(reply.entered) != len(offer.slots):
+                raise InvariantError(
+                    f"group {group} answers for {len(reply.entered)} of {len(offer.slots)} blocks offered"
+                )
+            offer = offer.entered(reply.entered)
+        elif offer.is_sparse:
+            offer = offer.entered(offer.slots != NULL_SLOT)
+        pool = self._pool_of[group]
+        ledger = self._ledgers_of_pools[pool]
+        ledger.publish(offer.slots, offer.digests, offer.priority, offer.expires_s, group)
+        if offer.parents is not None:
+            ledger.note_parents(offer.slots, offer.parents)
+        self._demotions.published(pool, offer.slots, now_s)
+        del publication.offers[group]
+        publication.published_blocks[group] = len(offer.slots)
+        self._counters.published += len(offer.slots)
+        self._counters.duplicates += offered - len(offer.slots)
+        if not publication.offers:
             del self._unanswered[reply.publish_id]
             publication.sequence.publishing -= 1
         return publication
@@ -167,3 +233,7 @@ class Publications:
     def unanswered(self) -> list[Publication]:
         """For inspection."""
         return list(self._unanswered.values())
+
+
+def _publishes(band: Band) -> bool:
+    return band.columns in ("dense", "sparse", "cross")

@@ -20,14 +20,18 @@ from kvtroupe.coordinator.messages import (
     AdmitRequest,
     CommitReply,
     CommitRequest,
+    CopyReply,
     GroupOutput,
     GrowReply,
     GrowRequest,
     PinReply,
     PinRequest,
     ReleaseEvent,
+    SequenceFailedEvent,
     StepsDoneEvent,
+    TierOutput,
     TimerEvent,
+    TransfersDoneEvent,
     UnpinEvent,
 )
 from kvtroupe.coordinator.state import CoordinatorState
@@ -35,6 +39,7 @@ from kvtroupe.coordinator.state import CoordinatorState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvtroupe.coordinator.claims import Pool
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.counters import Counters
     from kvtroupe.coordinator.messages import (
@@ -47,7 +52,6 @@ if TYPE_CHECKING:
         ToClient,
         ToCoordinator,
     )
-    from kvtroupe.coordinator.round import Pool
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
 
 
@@ -64,11 +68,15 @@ class Replica:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.state = CoordinatorState(config)
-        blocks = {pool.name: pool.blocks for pool in config.pools}
+        numbers = {pool.name: number for number, pool in enumerate(config.pools)}
         self.groups = [
-            Group(number, blocks[group.pool], config.digest_bytes) for number, group in enumerate(config.groups)
+            Group(number, self._slots_of_levels(numbers[group.pool]), config.digest_bytes)
+            for number, group in enumerate(config.groups)
         ]
         self._last_request_id = 0
+
+    def _slots_of_levels(self, device: int) -> tuple[int, ...]:
+        return tuple([self.config.pools[number].blocks for number in self.config.stack_of(device)])
 
     # -- the face for hosts --------------------------------------------------------------------------------------------
 
@@ -108,8 +116,7 @@ class Replica:
             now_s: the time now.
 
         Returns:
-            for each sequence None or why it got nothing, and for each pool, in the order of the configuration, the new
-            slots [granted sequences, groups of the pool, blocks].
+            for each sequence None or why it got nothing, and for each group the new slots [granted sequences, blocks].
 
         Raises:
             UnknownSequence: one of them is not running.
@@ -129,12 +136,12 @@ class Replica:
             SequenceTooLong: it could not fit even into an empty pool, or would pass the limit on the length of a
                 sequence; nothing was appended.
         """
-        sequence = self.state.running(sequence_id)
+        sequence = self.state.records.running(sequence_id)
         if type(tokens) is not int or tokens < 1:
             raise TokenError(f"sequence {sequence_id!r} is extended by {tokens!r} tokens; append at least one")
         total = sequence.tokens + tokens
         if total > sequence.capacity_tokens:
-            missing_blocks = -((sequence.capacity_tokens - total) // self.config.block_tokens)
+            missing_blocks = -((sequence.capacity_tokens - total) // self.config.unit_tokens)
             refused = self.grow([sequence_id], missing_blocks, now_s).refused[0]
             if refused is not None:
                 raise refused
@@ -227,10 +234,13 @@ class Replica:
         outputs = step(message, now_s)
         for output in outputs:  # grows while it is gone through
             if isinstance(output, GroupOutput):
-                answer = self.groups[output.group].handle(output.message)
+                answer = self.groups[output.group].handle(output.message, output.number)
                 if answer is not None:
                     outputs += step(answer, now_s)
-            else:
+            elif isinstance(output, TierOutput):
+                done = CopyReply(output.message.transfer_id, output.message.epoch, output.engine, output.rank)
+                outputs += step(done, now_s)
+            elif not isinstance(output, TransfersDoneEvent | SequenceFailedEvent):
                 reply = output
         return reply
 
@@ -238,7 +248,7 @@ class Replica:
 
     def sequences(self) -> list[SequenceId]:
         """Ids of the running sequences, in order of admission."""
-        return list(self.state.sequences)
+        return list(self.state.records.sequences)
 
     def sequence(self, sequence_id: SequenceId) -> RunningSequence:
         """The record of a running sequence. Read it only.
@@ -246,7 +256,7 @@ class Replica:
         Raises:
             UnknownSequence: it is not running.
         """
-        return self.state.running(sequence_id)
+        return self.state.records.running(sequence_id)
 
     def tables(self, sequence_id: SequenceId) -> tuple[Slots, ...]:
         """For each group an array of the slots of a sequence's blocks, 0 where a window has left one behind.
@@ -254,7 +264,7 @@ class Replica:
         Raises:
             UnknownSequence: it is not running.
         """
-        return self.state.tables(self.sequence(sequence_id))
+        return self.state.tables.lent(self.sequence(sequence_id))[0]
 
     def free_order(self, pool: str) -> Slots:
         """Every free slot of a pool, in the order in which they would be taken."""

@@ -8,72 +8,23 @@ the pools exactly as they were.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from kvtroupe.coordinator.agreement import agreed_blocks
-from kvtroupe.coordinator.errors import InvariantError, OutOfBlocks
-from kvtroupe.coordinator.ledger import Holder, Ledger
-from kvtroupe.coordinator.messages import NO_SLOTS
+from kvtroupe.coordinator.claims import Ask
+from kvtroupe.coordinator.errors import OutOfBlocks
+from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
+from kvtroupe.coordinator.lookups import Lookups
+from kvtroupe.coordinator.messages import LookupRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvtroupe.coordinator.attention import AttentionRule
-    from kvtroupe.coordinator.messages import (
-        Evidence,
-        Generations,
-        GrowRequest,
-        NewSequence,
-        PinRequest,
-        Prompt,
-        Slots,
-    )
+    from kvtroupe.coordinator.bands import Layout
+    from kvtroupe.coordinator.claims import Claim, Pool, Stale
+    from kvtroupe.coordinator.messages import Evidence, GrowRequest, LookupReply, Slots
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
-
-Stale: TypeAlias = dict[int, dict[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """A pool and the groups that draw from it.
-
-    Attributes:
-        name: of the configuration.
-        ledger: its slots.
-        groups: numbers of its groups.
-        reserved_blocks: free slots that only running sequences may take.
-    """
-
-    name: str
-    ledger: Ledger
-    groups: tuple[int, ...]
-    reserved_blocks: int
-
-
-@dataclass(slots=True)
-class Ask:
-    """A request that waits for a round: it looks a chain up, claims what it hits, and may need new blocks.
-
-    Attributes:
-        request: what is asked for.
-        request_id: of the client's message.
-        position: which of the message's requests this is.
-        prompt: the chain to look up.
-        blocks: of every group, those of the prompt and spare ones together; for a pin none.
-    """
-
-    request: NewSequence | PinRequest
-    request_id: int
-    position: int
-    prompt: Prompt
-    blocks: int
-    count: ClassVar[int] = 1
-
-    def reserved_in(self, pool: Pool) -> int:
-        """Free slots of a pool that this request must leave alone."""
-        return pool.reserved_blocks
+    from kvtroupe.coordinator.tiers import Tiers
 
 
 @dataclass(slots=True)
@@ -104,44 +55,34 @@ class Growth:
 
 
 @dataclass(slots=True)
-class Claim:
-    """What a request hits, claimed in all groups.
-
-    Attributes:
-        hit_blocks: agreed length.
-        first_blocks: for each group the first block that the hit reads.
-        slots: for each pool what is claimed, group after group.
-    """
-
-    hit_blocks: int
-    first_blocks: tuple[int, ...]
-    slots: tuple[Slots, ...]
-
-
-@dataclass(slots=True)
 class Grant:
     """What became of a request.
 
     Attributes:
         ask: the request.
         claim: what it hits; None for growth.
-        new_blocks: of every group that each granted sequence needs beyond its hit.
+        needs: for each pool the slots that a sequence needs beyond its hit; where they differ between the sequences of
+            a growth, those of the first one, of the first two, and so on.
         granted: how many of its sequences get their blocks.
         refusal: why the others do not.
-        slots: for each pool [granted, groups of the pool, blocks], freshly taken.
+        slots: for each pool what is freshly taken, sequence after sequence.
+        found: the answer to a lookup.
     """
 
     ask: Ask | Growth
     claim: Claim | None
-    new_blocks: int
+    needs: list[int | list[int]]
     granted: int = 0
     refusal: OutOfBlocks | None = None
     slots: tuple[Slots, ...] = ()
+    found: LookupReply | None = None
 
-    @property
-    def claimed(self) -> tuple[Slots, ...]:
-        """For each pool what is claimed; nothing for growth."""
-        return self.claim.slots if self.claim else ()
+    def need(self, pool: int, count: int) -> int:
+        """The slots of a pool that the first `count` sequences need."""
+        need = self.needs[pool]
+        if isinstance(need, int):
+            return count * need
+        return need[count - 1] if count else 0
 
 
 @dataclass(slots=True)
@@ -151,13 +92,11 @@ class Settlement:
     Attributes:
         grants: for each request that was settled: growth first, then the others, in order.
         deferred: the requests after those: their claims stood in the way of an earlier one.
-        evicted: of groups that lost published blocks to this round, their slots.
         stale: of groups whose evidence named slots under a generation that had passed, these slots with the generation.
     """
 
     grants: list[Grant]
     deferred: list[Ask]
-    evicted: dict[int, Slots]
     stale: Stale
 
 
@@ -167,16 +106,17 @@ class Round:
     Args:
         round_id: names the match answers that belong to it.
         asks: in order of arrival.
-        groups: how many groups are asked.
+        groups: how many groups there are.
+        asked: how many of them are asked.
         deadline_s: when the round goes on without the groups that have not answered.
     """
 
-    def __init__(self, round_id: int, asks: Sequence[Ask], groups: int, deadline_s: float) -> None:
+    def __init__(self, round_id: int, asks: Sequence[Ask], groups: int, asked: int, deadline_s: float) -> None:
         self.round_id = round_id
         self.asks = asks
         self.deadline_s = deadline_s
         self.evidence: list[Sequence[Evidence] | None] = [None] * groups
-        self._missing = groups
+        self._missing = asked
 
     def add_evidence(self, group: int, evidence: Sequence[Evidence]) -> bool:
         """Note a group's answer; True when it was the last one."""
@@ -191,27 +131,33 @@ class Settler:
 
     Args:
         pools: of the replica.
-        rules: of its groups.
-        block_tokens: tokens of a block.
+        layout: of its tables.
+        tiers: that slots are taken of.
     """
 
-    def __init__(self, pools: Sequence[Pool], rules: Sequence[AttentionRule], block_tokens: int) -> None:
+    def __init__(self, pools: Sequence[Pool], layout: Layout, tiers: Tiers) -> None:
         self._pools = pools
-        self._rules = rules
-        self._block_tokens = block_tokens
-        self._no_hit = Claim(0, (0,) * len(rules), (NO_SLOTS,) * len(pools))
+        self._layout = layout
+        self._tiers = tiers
+        self._claimer = tiers.claimer
+        self._lookups = Lookups(pools, layout, tiers.claimer)
 
-    def settle(self, growth: Sequence[Growth], current: Round | None) -> Settlement:
+    def settle(self, growth: Sequence[Growth], current: Round | None, now_s: float) -> Settlement:
         """Claim for all requests, judge them in order, take what they get.
 
         Args:
             growth: of running sequences; comes first.
             current: the round; None when there is nothing but growth.
+            now_s: the time now.
         """
         stale: Stale = {}
-        grants = [Grant(one, None, one.blocks) for one in growth]
+        waiting: list[Ask] = []
+        grants = [Grant(one, None, self._needs_of_growth(one)) for one in growth]
+        self._tiers.start(now_s)
         if current is not None:
-            grants += self._claim_all(current, stale)
+            claimed = self._claim_all(current, stale)
+            waiting += current.asks[len(claimed) :]
+            grants += claimed
         wanted = [0] * len(self._pools)
         settled = len(grants)
         position = 0
@@ -220,52 +166,49 @@ class Settler:
             position += 1
         deferred = [grant.ask for grant in grants[settled:] if isinstance(grant.ask, Ask)]
         del grants[settled:]
-        return Settlement(grants, deferred, self._take(grants, wanted), stale)
+        self._take(grants, wanted, now_s)
+        return Settlement(grants, deferred + waiting, stale)
 
     # -- claim ---------------------------------------------------------------------------------------------------------
 
     def _claim_all(self, current: Round, stale: Stale) -> list[Grant]:
-        grants = []
+        """Claims of the requests, up to the first that has to wait for another round."""
+        grants: list[Grant] = []
         for position, ask in enumerate(current.asks):
             evidence = [answers[position] if answers else None for answers in current.evidence]
-            claim = self._claim(ask.prompt.limit_blocks, evidence, stale)
-            grants.append(Grant(ask, claim, max(0, ask.blocks - claim.hit_blocks)))
+            if isinstance(ask.request, LookupRequest):
+                found = self._lookups.answer(ask, evidence, stale)
+                grants.append(Grant(ask, None, [0] * len(self._pools), found=found))
+                continue
+            claim = self._claimer.claim(ask, evidence, stale)
+            if claim is None:
+                break
+            grants.append(Grant(ask, claim, self._needs(ask, claim)))
         return grants
 
-    def _claim(self, limit_blocks: int, evidence: Sequence[Evidence | None], stale: Stale) -> Claim:
-        """Claim the longest prefix that all groups serve.
+    def _needs(self, ask: Ask, claim: Claim) -> list[int | list[int]]:
+        pools = range(len(self._pools))
+        if not ask.units:
+            return [0 for _ in pools]
+        capacity_tokens = ask.units * self._layout.unit_tokens
+        return [
+            self._layout.slots_at_admission(
+                pool, claim.hit_tokens, capacity_tokens, ask.shape, cross_hit=claim.cross_hit
+            )
+            + (claim.lifted_to(pool) if claim.lifts else 0)
+            for pool in pools
+        ]
 
-        A block that has changed hands since the group answered is as good as never named: the lengths are judged again
-        without it.
-        """
-        present = [found.present if found else 0 for found in evidence]
-        while True:
-            hit = agreed_blocks(present, self._rules, limit_blocks)
-            if not hit:
-                return self._no_hit
-            first_blocks = tuple([rule.first_block(hit * self._block_tokens) for rule in self._rules])
-            claimed: list[Slots] = []
-            for pool in self._pools:
-                slots, generations = _read_by_hit(evidence, pool.groups, first_blocks, hit)
-                good = pool.ledger.claim(slots, generations, Holder.SEQUENCE)
-                if good < len(slots):
-                    pool.ledger.undo_claim(slots[:good], Holder.SEQUENCE)
-                    break
-                claimed.append(slots)
-            else:
-                return Claim(hit, first_blocks, tuple(claimed))
-            self._undo(claimed)
-            group, block = _locate(good, pool.groups, first_blocks, hit)
-            present[group] &= ~(1 << block)
-            stale.setdefault(group, {})[int(slots[good])] = int(generations[good])
-
-    def _undo(self, claimed: Sequence[Slots]) -> None:
-        for pool, slots in zip(self._pools, claimed, strict=False):  # a claim that was cut short covers fewer pools
-            pool.ledger.undo_claim(slots, Holder.SEQUENCE)
-
-    def _redo(self, claimed: Sequence[Slots]) -> None:
-        for pool, slots in zip(self._pools, claimed, strict=False):  # growth has none
-            pool.ledger.claim(slots, pool.ledger.generation.take(slots), Holder.SEQUENCE)
+    def _needs_of_growth(self, growth: Growth) -> list[int | list[int]]:
+        needs: list[int | list[int]] = []
+        sequences = growth.sequences
+        for pool, is_plain in enumerate(self._layout.is_plain):
+            each = [
+                self._layout.slots_to_grow(pool, one.capacity_tokens, growth.request.blocks, one.shape)
+                for one in (sequences[:1] if is_plain else sequences)
+            ]
+            needs.append(sum(each) if is_plain else [*accumulate(each)])
+        return needs
 
     # -- judge ---------------------------------------------------------------------------------------------------------
 
@@ -280,85 +223,65 @@ class Settler:
         grant = grants[position]
         still = settled
         fitting_now = grant.granted = self._fitting(grant, wanted)
-        while grant.granted < grant.ask.count and still > position + 1 and grants[still - 1].claim is not None:
-            still -= 1  # growth comes first and has no claim that could stand in the way
-            self._undo(grants[still].claimed)
+        undone: list[Claim] = []
+        while grant.granted < grant.ask.count and still > position + 1:
+            if isinstance(grants[still - 1].ask, Growth):
+                break  # it comes first and has no claim that could stand in the way
+            still -= 1
+            claim = grants[still].claim
+            if claim is not None:
+                self._claimer.undo(claim)
+                undone.append(claim)
             grant.granted = self._fitting(grant, wanted)
         if grant.granted < grant.ask.count:
             grant.refusal = self._refuse(grant, wanted)
         if grant.granted == fitting_now:
-            for later in grants[still:settled]:
-                self._redo(later.claimed)
+            for claim in reversed(undone):
+                self._claimer.redo(claim)
             still = settled
-        for number, pool in enumerate(self._pools):
-            wanted[number] += grant.granted * grant.new_blocks * len(pool.groups)
+        for number in range(len(self._pools)):
+            wanted[number] += grant.need(number, grant.granted)
         return still
 
     def _fitting(self, grant: Grant, wanted: Sequence[int]) -> int:
         """How many of the sequences of a request fit into what is free, not reserved, and not wanted before."""
         fitting = grant.ask.count
         for number, pool in enumerate(self._pools):
-            each = grant.new_blocks * len(pool.groups)
-            room = pool.ledger.free - wanted[number] - grant.ask.reserved_in(pool)
-            if each and each * fitting > room:
-                fitting = max(0, room // each)
+            # Growth may have used up what is reserved; who needs nothing fits all the same.
+            room = max(0, pool.ledger.free - wanted[number] - grant.ask.reserved_in(pool))
+            while fitting and grant.need(number, fitting) > room:
+                each = grant.need(number, 1) if isinstance(grant.needs[number], int) else 0
+                fitting = max(0, room // each) if each else fitting - 1
         return fitting
 
     def _refuse(self, grant: Grant, wanted: Sequence[int]) -> OutOfBlocks:
         """Undo the claim of a request that does not fit, and say by how much."""
         claimed_free = [pool.ledger.free for pool in self._pools]
-        if not grant.granted:
-            self._undo(grant.claimed)
+        if not grant.granted and grant.claim is not None:
+            self._claimer.undo(grant.claim)
         shortages = []
         for number, pool in enumerate(self._pools):
             ledger = pool.ledger
             reserved = grant.ask.reserved_in(pool)
-            free = ledger.free - wanted[number] - grant.granted * grant.new_blocks * len(pool.groups)
-            needed = grant.new_blocks * len(pool.groups) + ledger.free - claimed_free[number]
+            free = ledger.free - wanted[number] - grant.need(number, grant.granted)
+            next_one = grant.need(number, grant.granted + 1) - grant.need(number, grant.granted)
+            needed = next_one + ledger.free - claimed_free[number]
             coming = ledger.uses_by_holder[Holder.FENCE]
-            if needed > free - reserved:
+            if next_one and needed > free - reserved:
                 shortages.append(OutOfBlocks(pool.name, needed, free, coming, reserved))
         return shortages[0]
 
     # -- take ----------------------------------------------------------------------------------------------------------
 
-    def _take(self, grants: Sequence[Grant], wanted: Sequence[int]) -> dict[int, Slots]:
-        """Take once per pool, hand out in order: by group, the slots of published blocks that were taken."""
-        evicted_of: dict[int, Slots] = {}
-        for pool, count in zip(self._pools, wanted, strict=True):
-            taken = NO_SLOTS
-            if count:
-                taken, evicted = pool.ledger.take(count, Holder.SEQUENCE)
-                evicted_of |= evicted
+    def _take(self, grants: Sequence[Grant], wanted: Sequence[int], now_s: float) -> None:
+        """Take once per pool, hand out in order: what a claim lifts comes first."""
+        for number, taken in enumerate(self._tiers.take(wanted, now_s)):
             at = 0
             for grant in grants:
-                shape = (grant.granted, len(pool.groups), grant.new_blocks if grant.granted else 0)
-                end = at + shape[0] * shape[1] * shape[2]
-                grant.slots += (taken[at:end].reshape(shape),)
+                start, end = at, at + grant.need(number, grant.granted)
+                if grant.claim is not None and grant.granted and (lifted := grant.claim.lifted_to(number)):
+                    start += lifted
+                    slots = grant.claim.slots[number]
+                    slots[slots == NULL_SLOT] = taken[at:start]
+                grant.slots += (taken[start:end],)
                 at = end
-        return evicted_of
-
-
-def _read_by_hit(
-    evidence: Sequence[Evidence | None], groups: Sequence[int], first_blocks: Sequence[int], hit_blocks: int
-) -> tuple[Slots, Generations]:
-    """What a hit reads of the groups of a pool, group after group: slots and generations."""
-    slots, generations = [], []
-    for group in groups:
-        found = evidence[group]
-        if found is not None:
-            slots.append(found.slots[first_blocks[group] : hit_blocks])
-            generations.append(found.generations[first_blocks[group] : hit_blocks])
-    if len(slots) == 1:
-        return slots[0], generations[0]
-    return (np.concatenate(slots), np.concatenate(generations)) if slots else (NO_SLOTS, NO_SLOTS)
-
-
-def _locate(position: int, groups: Sequence[int], first_blocks: Sequence[int], hit_blocks: int) -> tuple[int, int]:
-    """Group and block of a position in what `_read_by_hit` returns."""
-    for group in groups:
-        reads = hit_blocks - first_blocks[group]
-        if position < reads:
-            return group, first_blocks[group] + position
-        position -= reads
-    raise InvariantError(f"position {position} lies beyond what a hit of {hit_blocks} blocks reads")

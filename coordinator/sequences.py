@@ -1,8 +1,4 @@
-"""Running sequences and what they hold: block tables, spare slots, digests known so far, slots on their way back.
-
-A table has one row per group of a pool and one column per block. Rows of a pool that several groups share make up one
-array, so that what all groups do with a block is one operation.
-"""
+"""Running sequences and what they hold: block tables, digests known so far, slots on their way back."""
 
 from __future__ import annotations
 
@@ -10,79 +6,17 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kvtroupe.coordinator.errors import FenceError, UnknownSequence
-from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
-from kvtroupe.coordinator.messages import NO_SLOTS
+from kvtroupe.coordinator.ledger import Holder
 
 if TYPE_CHECKING:
+    from kvtroupe.coordinator.bands import Shape
     from kvtroupe.coordinator.ledger import Ledger
     from kvtroupe.coordinator.messages import SequenceId, Slots
     from kvtroupe.coordinator.retention import Retention
+    from kvtroupe.coordinator.tables import BlockTable
 
 NO_STEP = -1  # before the first step of the engine
-SPARE_COLUMNS = 16  # room in a new table for blocks to come, so that growth seldom copies a table
-
-
-class BlockTable:
-    """The blocks of a sequence in one pool.
-
-    Args:
-        hit: for each group of the pool the slots that a hit reads, up to the end of the hit.
-        hit_blocks: length of the hit; positions before what it reads are null.
-        fresh: [groups of the pool, blocks], slots of the blocks that follow.
-    """
-
-    __slots__ = ("_columns", "_room", "blocks", "first_blocks", "has_nulls")
-
-    def __init__(self, hit: list[Slots], hit_blocks: int, fresh: Slots) -> None:
-        groups, new_blocks = fresh.shape
-        self.blocks = hit_blocks + new_blocks
-        self._room = self.blocks + SPARE_COLUMNS
-        self._columns = np.zeros((groups, self._room), np.int64)  # null blocks
-        self._columns[:, hit_blocks : self.blocks] = fresh
-        # Of each group, the first block that is not the null block.
-        self.first_blocks = [hit_blocks - len(slots) for slots in hit]
-        self.has_nulls = any(self.first_blocks)
-        for row, slots in enumerate(hit):
-            self._columns[row, self.first_blocks[row] : hit_blocks] = slots
-
-    @property
-    def rows(self) -> Slots:
-        """[groups of the pool, blocks]: the table itself, not a copy."""
-        return self._columns[:, : self.blocks]
-
-    def append(self, slots: Slots) -> None:
-        """Add blocks.
-
-        Args:
-            slots: [groups of the pool, blocks].
-        """
-        start = self.blocks
-        self.blocks = end = start + slots.shape[1]
-        if end > self._room:
-            self._room = end + max(SPARE_COLUMNS, end // 4)
-            grown = np.empty((len(slots), self._room), np.int64)
-            grown[:, :start] = self._columns[:, :start]
-            self._columns = grown
-        self._columns[:, start:end] = slots
-
-    def slide(self, row: int, first_block: int) -> Slots:
-        """Take the blocks of a group before `first_block` out of its table: their slots, newest block first."""
-        start = self.first_blocks[row]
-        if first_block <= start:
-            return NO_SLOTS
-        gone = self._columns[row, start:first_block][::-1].copy()
-        self._columns[row, start:first_block] = NULL_SLOT
-        self.first_blocks[row] = first_block
-        self.has_nulls = True
-        return gone
-
-    def held(self) -> Slots:
-        """Every slot held, in the order of giving back: last block first, and the groups of a block side by side."""
-        slots = self.rows[:, ::-1].ravel(order="F")
-        return slots.compress(slots) if self.has_nulls else slots
 
 
 @dataclass(slots=True, eq=False)
@@ -91,29 +25,29 @@ class Sequence:
 
     Attributes:
         sequence_id: chosen by the client.
-        prompt_tokens: it was admitted with.
+        shape: of its tables.
         tokens: tokens appended so far, computed or not.
         cached_tokens: found in the cache at admission.
         committed_tokens: computed on every rank.
         capacity_tokens: that fit into the blocks held.
-        digests: of its blocks, as far as the client has told them.
+        digests: for each scale those of its blocks, as far as the client has told them.
         digest_count: of its hash blocks, likewise; some may be of a block that is not complete yet.
-        considered_blocks: offered to the indexes so far, or hit.
-        tables: one for each pool.
+        considered_blocks: for each scale, how many blocks were offered to the indexes so far, or hit.
+        tables: one for each band.
         retention: of the blocks it publishes.
         publishing: publications of its blocks that some group has not answered; none of its blocks is freed before.
         returned: slots it has given back that wait for those answers.
     """
 
     sequence_id: SequenceId
-    prompt_tokens: int
+    shape: Shape
     tokens: int
     cached_tokens: int
     committed_tokens: int
     capacity_tokens: int
-    digests: bytes
+    digests: list[bytes]
     digest_count: int
-    considered_blocks: int
+    considered_blocks: list[int]
     tables: tuple[BlockTable, ...]
     retention: Retention
     publishing: int = 0

@@ -6,9 +6,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kvtroupe.coordinator.claims import Ask
 from kvtroupe.coordinator.errors import RequestError
 from kvtroupe.coordinator.messages import AdmitReply, NewSequence
-from kvtroupe.coordinator.round import Ask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,18 +29,18 @@ class WaitingRoom:
 
     Args:
         round_blocks_max: blocks, counted in every group, that the requests of one round ask for.
-        groups: window groups of the replica.
+        unit_blocks: blocks of one unit, counted in every group.
 
     Attributes:
         sequence_ids: of the sequences that wait, those in the round that runs included.
         pin_ids: likewise of pins.
     """
 
-    def __init__(self, round_blocks_max: int, groups: int) -> None:
+    def __init__(self, round_blocks_max: int, unit_blocks: int) -> None:
         self.sequence_ids: set[SequenceId] = set()
         self.pin_ids: set[PinId] = set()
         self._round_blocks_max = round_blocks_max
-        self._groups = groups
+        self._unit_blocks = unit_blocks
         self._asks: deque[Ask] = deque()
         self._pending: dict[int, Pending] = {}
 
@@ -73,6 +73,10 @@ class WaitingRoom:
         self._pending[request_id] = Pending(results, waiting)
         return None if waiting else self._reply(request_id)
 
+    def add(self, ask: Ask) -> None:
+        """Let a request wait that nothing else can clash with."""
+        self._asks.append(ask)
+
     def pin(self, pin_id: PinId, ask: Ask) -> None:
         """Let a pin wait."""
         self.pin_ids.add(pin_id)
@@ -81,10 +85,10 @@ class WaitingRoom:
     def next_asks(self) -> list[Ask]:
         """The requests of the next round: those that have waited longest, up to its limit, and at least one."""
         asks = [self._asks.popleft()]
-        room = self._round_blocks_max - asks[0].blocks * self._groups
-        while self._asks and self._asks[0].blocks * self._groups <= room:
+        room = self._round_blocks_max - asks[0].units * self._unit_blocks
+        while self._asks and self._asks[0].units * self._unit_blocks <= room:
             asks.append(self._asks.popleft())
-            room -= asks[-1].blocks * self._groups
+            room -= asks[-1].units * self._unit_blocks
         return asks
 
     def put_back(self, asks: list[Ask]) -> None:

@@ -21,6 +21,7 @@ from kvtroupe.coordinator.messages import (
     NewSequence,
     PublishReply,
     PublishRequest,
+    ToClient,
 )
 from kvtroupe.coordinator.prefix_index import NOTHING_KNOWN
 from kvtroupe.coordinator.replica import Replica
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtroupe.coordinator.messages import Output, SequenceId, Slots, ToClient, ToCoordinator, ToGroup
-    from kvtroupe.coordinator.round import Pool
+    from kvtroupe.coordinator.claims import Pool
+    from kvtroupe.coordinator.messages import Output, SequenceId, Slots, ToCoordinator, ToGroup
 
 DIGEST_BYTES = 8
 BLOCK_TOKENS = 4
@@ -241,7 +242,7 @@ def admitted(outputs: Sequence[Output]) -> list[Admitted]:
 
 def replies(outputs: Sequence[Output]) -> list[ToClient]:
     """What clients are sent."""
-    return [output for output in outputs if not isinstance(output, GroupOutput)]
+    return [output for output in outputs if isinstance(output, ToClient)]
 
 
 # -- what can be seen --------------------------------------------------------------------------------------------------
@@ -253,8 +254,8 @@ def snapshot(replica: Replica) -> dict[str, object]:
         "pools": [_snapshot_of_pool(replica, pool) for pool in replica.state.pools],
         "published": {group.name: replica.published(group.name) for group in replica.config.groups},
         "sequences": [_snapshot_of_sequence(replica, sequence_id) for sequence_id in replica.sequences()],
-        "pins": {pin_id: [held.tolist() for held in pools] for pin_id, pools in replica.state.pins.items()},
-        "done step": replica.state.returns.done_step,
+        "pins": {pin_id: [held.tolist() for held in pools] for pin_id, pools in replica.state.records.pins.items()},
+        "done step": replica.state.records.returns.done_step,
         "counters": asdict(replica.counters()),
     }
 

@@ -7,7 +7,6 @@ import random
 
 import pytest
 
-from kvtroupe.coordinator.agreement import agreed_blocks
 from kvtroupe.coordinator.attention import AttentionRule, FullAttention, SlidingWindow
 from kvtroupe.coordinator.config import Config, GroupConfig, PoolConfig
 from kvtroupe.coordinator.messages import Admitted, NewSequence
@@ -108,17 +107,6 @@ def test_what_a_hit_reads_is_exactly_what_makes_its_length_servable() -> None:
         assert rule.servable(present, length) >> length & 1
         for missing in read:
             assert not rule.servable(present & ~(1 << missing), length) >> length & 1
-
-
-def test_groups_agree_on_the_longest_length_that_all_can_serve() -> None:
-    """Lengths: full has 0-3 of its first hole at 3; the window of one block has 0, 1 and 3-5: together 3."""
-    rules = [FullAttention(4), SlidingWindow(5, 4)]
-
-    assert agreed_blocks([0b10111, 0b11101], rules, 5) == 3
-    assert agreed_blocks([0b10111, 0b11101], rules, 2) == 1
-    assert agreed_blocks([0b10111, 0b11010], rules, 3) == 2
-    assert agreed_blocks([0b11110, 0b11111], rules, 5) == 0
-    assert agreed_blocks([0b11111, 0b11111], rules, 0) == 0
 
 
 @pytest.mark.parametrize("kinds", [("sliding",), ("full", "sliding"), ("sliding", "full")])

@@ -73,7 +73,7 @@ def count_a_use_of_a_pin(replica: Replica) -> None:
 
 def forget_a_pin(replica: Replica) -> None:
     """Its slots would never be free again."""
-    replica.state.pins.clear()
+    replica.state.records.pins.clear()
 
 
 def hold_a_slot_twice(replica: Replica) -> None:
@@ -84,7 +84,7 @@ def hold_a_slot_twice(replica: Replica) -> None:
 
 def hold_the_null_block(replica: Replica) -> None:
     """As a pin."""
-    replica.state.pins["null"] = (slots(0),)
+    replica.state.records.pins["null"] = (slots(0),)
     ledger(replica).uses[0] += 1
     ledger(replica).uses_by_holder[Holder.PIN] += 1
 

@@ -30,8 +30,21 @@ def test_defaults() -> None:
     assert made.groups == (GroupConfig(name="full", kind="full", window_tokens=None, pool="device"),)
     assert made.pools == (PoolConfig(name="device", blocks=10, reserved_blocks=0),)
     assert made.limits == Limits(
-        sequence_tokens_max=2**24, sequences_max=65_536, pins_max=65_536, round_blocks_max=8_192, match_deadline_s=1.0
+        sequence_tokens_max=2**24,
+        sequences_max=65_536,
+        pins_max=65_536,
+        round_blocks_max=8_192,
+        match_deadline_s=1.0,
+        sessions_max=4_096,
+        kept_answers_max=256,
+        grace_s=30.0,
+        waiting_deadline_s=30.0,
+        transfer_deadline_s=60.0,
+        tier_retry_s=5.0,
+        arriving_blocks_max=65_536,
+        beams_max=64,
     )
+    assert (made.ranks, made.partial_reuse) == (1, "off")
 
 
 def test_hash_blocks_divide_blocks() -> None:
@@ -58,9 +71,9 @@ BAD_GROUPS: list[tuple[dict[str, Any], str]] = [
     ({"name": 7}, "name: .*string"),
     ({}, "name: Field required"),
     ({"name": "a", "pool": ""}, "pool: .*at least 1 character"),
-    ({"name": "a", "kind": "chunked"}, "kind: .*'full' or 'sliding'"),
-    ({"name": "a", "kind": "sliding"}, "'a' is 'sliding' with window_tokens None: a sliding group needs a window"),
-    ({"name": "a", "window_tokens": 8}, "'a' is 'full' with window_tokens 8: .*a full group has none"),
+    ({"name": "a", "kind": "chunked"}, "'a' is 'chunked' without chunk_tokens: this kind needs chunk_tokens"),
+    ({"name": "a", "kind": "sliding"}, "'a' is 'sliding' without window_tokens: this kind needs window_tokens"),
+    ({"name": "a", "window_tokens": 8}, "'a' is 'full' with window_tokens 8: only groups of kind sliding have"),
     ({"name": "a", "kind": "sliding", "window_tokens": 0}, "window_tokens: .*greater than or equal to 1"),
     ({"name": "a", "kind": "sliding", "window_tokens": -5}, "window_tokens: .*greater than or equal to 1"),
     ({"name": "a", "kind": "sliding", "window_tokens": 2**31}, "window_tokens: .*less than"),
@@ -88,7 +101,7 @@ BAD_POOLS: list[tuple[dict[str, Any], str]] = [
     ({"blocks": 10, "reserved_blocks": -1}, "reserved_blocks: .*greater than or equal to 0"),
     (
         {"blocks": 10, "reserved_blocks": 9},
-        "'device' reserves 9 of 9 usable blocks: no sequence could ever be admitted",
+        "'device' reserves 9 of 9 usable blocks: no sequence could ever be admitted; lower reserved_blocks",
     ),
     ({"blocks": 10, "reserved_blocks": 10}, "'device' reserves 10 of 9 usable blocks"),
     ({"blocks": 10, "size_bytes": 4}, "size_bytes: Extra inputs are not permitted"),
@@ -111,6 +124,17 @@ BAD_LIMITS: list[tuple[dict[str, Any], str]] = [
     ({"match_deadline_s": 0.0}, "match_deadline_s: .*greater than 0"),
     ({"match_deadline_s": -1.0}, "match_deadline_s: .*greater than 0"),
     ({"match_deadline_s": float("nan")}, "match_deadline_s: .*greater than 0"),
+    ({"sessions_max": 0}, "sessions_max: .*greater than or equal to 1"),
+    ({"kept_answers_max": 0}, "kept_answers_max: .*greater than or equal to 1"),
+    ({"arriving_blocks_max": 0}, "arriving_blocks_max: .*greater than or equal to 1"),
+    ({"beams_max": 0}, "beams_max: .*greater than or equal to 1"),
+    ({"grace_s": 0.0}, "grace_s: .*greater than 0"),
+    ({"grace_s": float("nan")}, "grace_s: .*greater than 0"),
+    ({"waiting_deadline_s": 0.0}, "waiting_deadline_s: .*greater than 0"),
+    ({"waiting_deadline_s": float("nan")}, "waiting_deadline_s: .*greater than 0"),
+    ({"transfer_deadline_s": 0.0}, "transfer_deadline_s: .*greater than 0"),
+    ({"transfer_deadline_s": float("nan")}, "transfer_deadline_s: .*greater than 0"),
+    ({"tier_retry_s": -1.0}, "tier_retry_s: .*greater than or equal to 0"),
     ({"tokens_max": 5}, "tokens_max: Extra inputs are not permitted"),
 ]
 
@@ -136,9 +160,16 @@ BAD_REPLICAS: list[tuple[dict[str, Any], str]] = [
     ({"digest_bytes": 7}, "digest_bytes: .*greater than or equal to 8"),
     ({"digest_bytes": 65}, "digest_bytes: .*less than or equal to 64"),
     ({"groups": ()}, "groups: .*at least 1 item"),
+    ({"ranks": 0}, "ranks: .*greater than or equal to 1"),
+    ({"ranks": 2**16 + 1}, "ranks: .*less than or equal to"),
+    ({"groups": tuple(GroupConfig(name=str(n)) for n in range(1025))}, "groups: .*at most 1024 items"),
     ({"groups": (GroupConfig(name="a"), GroupConfig(name="b"), GroupConfig(name="a"))}, "group names .*repeated: a$"),
-    ({"groups": (GroupConfig(name="a", pool="host"),)}, r"'a' draws from pool 'host', .*not one of \['device'\]"),
+    (
+        {"groups": (GroupConfig(name="a", pool="host"),)},
+        r"'a' draws from pool 'host', .*not one of \['device'\]: add it",
+    ),
     ({"pools": ()}, "pools: .*at least 1 item"),
+    ({"pools": [PoolConfig(name=str(n), blocks=9) for n in range(1025)]}, "pools: .*at most 1024 items"),
     ({"pools": (PoolConfig(blocks=10), PoolConfig(blocks=20))}, "pool names must be unique; repeated: device"),
     ({"pools": TWO_POOLS, "groups": (GroupConfig(name="x", pool="a"),)}, "no group draws from pool 'b'; remove it"),
     ({"limits": 5}, "limits: "),
@@ -151,6 +182,15 @@ def test_a_replica_that_cannot_work_says_why(changed: dict[str, Any], message: s
     """Every bad value, and every mismatch between the parts, has its own message."""
     with pytest.raises(ConfigError, match=f"Config cannot work: .*{message}"):
         config(**changed)
+
+
+def test_sections_may_be_given_as_dictionaries() -> None:
+    """They are checked just the same."""
+    values = {"namespace": "model", "groups": [{"name": "full"}], "pools": [{"blocks": 10}], "limits": {"pins_max": 3}}
+
+    assert Config.model_validate(values) == config(limits=Limits(pins_max=3))
+    with pytest.raises(ConfigError, match=r"Limits cannot work: pins_max: .*greater than or equal to 1"):
+        Config.model_validate(values | {"limits": {"pins_max": 0}})
 
 
 def test_a_bad_configuration_is_the_callers_error() -> None:

@@ -27,7 +27,12 @@ def _fields(error: type[errors.KVTroupeError]) -> dict[str, str]:
 
 def _sample(error: type[errors.KVTroupeError]) -> errors.KVTroupeError:
     """One error with a different value in every field."""
-    values: dict[str, list[str | int | float]] = {"str": ["a", "b", "c"], "int": [*range(1, 9)], "float": [0.5, 1.5]}
+    values: dict[str, list[str | int | float]] = {
+        "str": ["a", "b", "c"],
+        "int": [*range(1, 9)],
+        "float": [0.5, 1.5],
+        "str | int": ["s", 17],
+    }
     fields = _fields(error)
     return error(*(values[kind].pop() for kind in fields.values())) if fields else error("8 slots needed, 7 there")
 

@@ -8,6 +8,7 @@ from kvtroupe.coordinator.messages import (
     BindEvent,
     MatchReply,
     MatchRequest,
+    PlacesLost,
     Prompt,
     PublishReply,
     PublishRequest,
@@ -17,7 +18,7 @@ from tests.coordinator.support import DIGEST_BYTES, chain, slots
 
 def make_group() -> Group:
     """The third group of a replica; it has published x, y and z in slots 4 to 6, generation 9."""
-    group = Group(2, 21, DIGEST_BYTES)
+    group = Group(2, (21,), DIGEST_BYTES)
     answer = group.handle(PublishRequest(1, chain("xyz"), 0, slots(4, 5, 6), slots(9, 9, 9)))
     assert answer == PublishReply(1, 2, None)
     return group
@@ -50,7 +51,7 @@ def test_a_group_forgets_what_was_evicted() -> None:
     """Without an answer."""
     group = make_group()
 
-    assert group.handle(BindEvent(slots(5), NO_SLOTS, NO_SLOTS)) is None
+    assert group.handle(BindEvent(slots(5))) is None
 
     assert look_up(group, "xyz") == [0b101]
 
@@ -59,7 +60,7 @@ def test_a_group_forgets_stale_places() -> None:
     """Only those that it still knows under the generation named."""
     group = make_group()
 
-    assert group.handle(BindEvent(NO_SLOTS, slots(4, 6), slots(9, 8))) is None
+    assert group.handle(BindEvent(NO_SLOTS, (PlacesLost(0, slots(4, 6), slots(9, 8)),))) is None
 
     assert look_up(group, "xyz") == [0b110]
 
@@ -68,7 +69,7 @@ def test_a_group_may_hear_of_both_at_once() -> None:
     """And of nothing."""
     group = make_group()
 
-    group.handle(BindEvent(slots(5), slots(4), slots(9)))
-    group.handle(BindEvent(NO_SLOTS, NO_SLOTS, NO_SLOTS))
+    group.handle(BindEvent(slots(5), (PlacesLost(0, slots(4), slots(9)),)))
+    group.handle(BindEvent(NO_SLOTS))
 
     assert look_up(group, "xyz") == [0b100]

@@ -20,7 +20,7 @@ class Library:
     """An index, and the generations of its slots: each insert has one."""
 
     def __init__(self, blocks: int = 500) -> None:
-        self.index = PrefixIndex(blocks, DIGEST_BYTES)
+        self.index = PrefixIndex((blocks,), DIGEST_BYTES)
         self.generation = 0
 
     def insert(self, digests: bytes, first_slot: int, start_block: int = 0) -> list[bool]:

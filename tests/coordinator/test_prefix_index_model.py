@@ -23,7 +23,7 @@ class Pair:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - chooses test cases
-        self.index = PrefixIndex(BLOCKS, DIGEST_BYTES)
+        self.index = PrefixIndex((BLOCKS,), DIGEST_BYTES)
         self.places: dict[bytes, tuple[int, int]] = {}  # digest -> slot and generation
         self.unused = list(range(1, BLOCKS))
         self.generation = 0

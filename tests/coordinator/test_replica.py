@@ -7,7 +7,7 @@ import pytest
 from kvtroupe.coordinator.check import check
 from kvtroupe.coordinator.config import Limits
 from kvtroupe.coordinator.errors import OutOfBlocks, SequenceTooLong
-from kvtroupe.coordinator.messages import AdmitRequest, Admitted, NewSequence
+from kvtroupe.coordinator.messages import AdmitRequest, Admitted, GroupOutput, NewSequence
 from kvtroupe.coordinator.replica import Replica
 from tests.coordinator.support import (
     admit,
@@ -346,7 +346,8 @@ def test_both_faces_are_the_same_replica() -> None:
     replica = make_replica("full")
 
     (asked,) = replica.step(AdmitRequest(500, (new("a", "x"),)), 0.0)
-    answer = replica.groups[0].handle(asked.message)  # type: ignore[union-attr]
+    assert isinstance(asked, GroupOutput)
+    answer = replica.groups[0].handle(asked.message)
     assert answer is not None
     replica.step(answer, 0.0)
 

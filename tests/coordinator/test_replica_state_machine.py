@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvtroupe.coordinator import free_order, prefix_index, sequences
+from kvtroupe.coordinator import free_order, prefix_index, tables
 from kvtroupe.coordinator.check import check, quiescent
 from kvtroupe.coordinator.errors import KVTroupeError, OutOfBlocks
 from kvtroupe.coordinator.messages import (
@@ -40,7 +40,7 @@ SIZES: list[tuple[object, str, list[int]]] = [
     (free_order, "SCRUB_SLACK", [0, 64]),
     (prefix_index, "APPENDED_RUN_MAX", [1, 4, 1024]),
     (prefix_index, "REAPED_PER_INSERT", [1, 4]),
-    (sequences, "SPARE_COLUMNS", [0, 16]),
+    (tables, "SPARE_COLUMNS", [0, 16]),
 ]
 
 # Each is refused by both, and changes neither.
@@ -81,8 +81,8 @@ def plain(answer: object) -> object:
     if isinstance(answer, KVTroupeError):
         return type(answer)
     if isinstance(answer, Admitted | ReferenceSequence):
-        tables = [list(map(int, table)) for table in answer.tables]
-        return answer.sequence_id, answer.cached_tokens, answer.capacity_tokens, tables
+        its_tables = [list(map(int, table)) for table in answer.tables]
+        return answer.sequence_id, answer.cached_tokens, answer.capacity_tokens, its_tables
     if isinstance(answer, CommitReply):
         return list(answer.published_blocks)
     if isinstance(answer, GrowReply):
@@ -253,9 +253,8 @@ class ReplicaMachine(RuleBasedStateMachine):
         reply = self.fast.grow(ids, blocks)
         assert plain(reply) == plain(refused)
         granted = [self.slow.running[one].tables for one, refusal in zip(ids, refused, strict=True) if not refusal]
-        for number, slots in enumerate(reply.slots):
-            groups = [group for group, it in enumerate(self.slow.groups) if it.pool == number]
-            assert slots.tolist() == [[tables[group][-blocks:] for group in groups] for tables in granted]
+        for group, slots in enumerate(reply.slots):
+            assert slots.tolist() == [its_tables[group][-blocks:] for its_tables in granted]
 
     @precondition(lambda self: self.slow.running)
     @rule(pick=PICKS, fence=FENCES)

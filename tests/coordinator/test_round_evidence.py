@@ -13,6 +13,7 @@ from kvtroupe.coordinator.prefix_index import NOTHING_KNOWN
 from tests.coordinator.support import (
     Desk,
     evidence,
+    listed,
     make_config,
     make_desk,
     messages_to,
@@ -51,7 +52,7 @@ def test_a_stale_place_is_judged_again_without_that_block() -> None:
     assert messages_to(0, outputs) == []
     (told,) = messages_to(1, outputs)
     assert isinstance(told, BindEvent)
-    assert (told.stale_slots.tolist(), told.stale_generations.tolist()) == ([6], [0])
+    assert lost_places(told) == [(6, 0)]
     assert told.evicted.tolist() == []
     assert desk.state.counters.stale_places == 1
     # The writer uses 1 to 8; the reader shares 1 and 5 with it.
@@ -99,7 +100,7 @@ def test_every_stale_place_is_found_one_after_the_other() -> None:
     assert [tables(result) for result in reply.results] == [[[1, 5, 6, 7]], [[1, 8, 9, 10]]]
     (told,) = messages_to(0, outputs)
     assert isinstance(told, BindEvent)
-    assert (told.stale_slots.tolist(), told.stale_generations.tolist()) == ([3, 2], [0, 7])
+    assert lost_places(told) == [(3, 0), (2, 7)]
     assert desk.state.counters.stale_places == 2
     uses[1] += 2
     assert desk.state.pools[0].ledger.uses.tolist() == uses[:5] + [1] * 6 + uses[11:]
@@ -130,3 +131,11 @@ def test_an_answer_of_a_group_is_not_an_answer_of_another() -> None:
     assert isinstance(reply, AdmitReply)
     assert isinstance(reply.results[0], Admitted)
     assert reply.results[0].cached_tokens == 0
+
+
+def lost_places(told: BindEvent) -> list[tuple[int, int]]:
+    """The slots and generations of the only loss that a group is told of."""
+    (lost,) = told.lost
+    assert lost.level == 0
+    assert lost.generations is not None
+    return list(zip(listed(lost.slots), listed(lost.generations), strict=True))

@@ -48,7 +48,7 @@ def test_growth_serves_as_many_sequences_as_fit_in_every_pool() -> None:
 
     assert reply.refused[:2] == (None, None)
     assert numbers(reply.refused[2]) == (2, 0, 0, 0)
-    assert [one.tolist() for one in reply.slots] == [[[[4, 5]], [[6, 7]]], [[[4, 5]], [[6, 7]]]]
+    assert [one.tolist() for one in reply.slots] == [[[4, 5], [6, 7]], [[4, 5], [6, 7]]]
     assert [replica.sequence(one).capacity_tokens for one in "abc"] == [12, 4, 12]
     check(replica)
 
@@ -63,7 +63,7 @@ def test_growth_that_nobody_gets_leaves_no_trace() -> None:
     reply = replica.grow(["a"])
 
     assert numbers(reply.refused[0]) == (2, 1, 0, 0)
-    assert [one.size for one in reply.slots] == [0]
+    assert [one.size for one in reply.slots] == [0, 0]
     assert without_counters(snapshot(replica)) == without_counters(before)
 
 
@@ -80,7 +80,7 @@ def test_growth_comes_before_a_request_that_was_there_first() -> None:
     grown, refused = replies(desk.answer(2, [evidence(slots(1, 2))]))
 
     assert isinstance(grown, GrowReply)
-    assert [one.tolist() for one in grown.slots] == [[[[3, 4]]]]
+    assert [one.tolist() for one in grown.slots] == [[[3, 4]]]
     assert isinstance(refused, AdmitReply)
     assert numbers(refused.results[0]) == (1, 0, 0, 0)
 

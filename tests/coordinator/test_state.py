@@ -53,7 +53,7 @@ def test_an_admission_asks_every_group_for_every_prompt() -> None:
 
     prompts = (Prompt(chain("xyz"), 2), Prompt(chain("uv"), 2))
     assert outputs == [GroupOutput(0, MatchRequest(1, prompts)), GroupOutput(1, MatchRequest(1, prompts))]
-    assert there.state.sequences == {}
+    assert there.state.records.sequences == {}
 
 
 def test_only_digests_at_the_ends_of_blocks_are_looked_up() -> None:
@@ -124,7 +124,7 @@ def test_a_group_hears_what_it_lost_before_it_is_asked_again() -> None:
     bind, ask = messages_to(0, outputs)
     assert isinstance(bind, BindEvent)
     assert bind.evicted.tolist() == [3, 2]
-    assert (bind.stale_slots.tolist(), bind.stale_generations.tolist()) == ([], [])
+    assert bind.lost == ()
     assert isinstance(ask, MatchRequest)
     assert there.state.counters.evictions == 2
 
@@ -254,7 +254,7 @@ def test_a_timer_without_a_round_says_nothing() -> None:
 
 
 def test_growth_needs_no_round() -> None:
-    """Without one it is answered at once: slots [sequences, groups, blocks] of the pool."""
+    """Without one it is answered at once: for each group slots [sequences, blocks]."""
     there = make_desk("full", "full")
     there.admit_unknown(1, 1, new("a", "x"))
     there.admit_unknown(2, 2, new("b", "x"))
@@ -263,8 +263,9 @@ def test_growth_needs_no_round() -> None:
 
     assert isinstance(reply, GrowReply)
     assert (reply.request_id, reply.refused) == (7, (None, None))
-    assert [one.tolist() for one in reply.slots] == [[[[9, 10], [11, 12]], [[13, 14], [15, 16]]]]
-    assert [table.tolist() for table in there.state.tables(there.state.running("b"))] == [[5, 6, 9, 10], [7, 8, 11, 12]]
+    assert [one.tolist() for one in reply.slots] == [[[9, 10], [13, 14]], [[11, 12], [15, 16]]]
+    its_tables, _ = there.state.tables.lent(there.state.records.running("b"))
+    assert [table.tolist() for table in its_tables] == [[5, 6, 9, 10], [7, 8, 11, 12]]
 
 
 def test_growth_during_a_round_is_settled_with_it_and_comes_first() -> None:
@@ -279,8 +280,8 @@ def test_growth_during_a_round_is_settled_with_it_and_comes_first() -> None:
     outputs = there.answer(3, UNKNOWN)
 
     assert [type(reply) for reply in replies(outputs)] == [GrowReply, GrowReply, AdmitReply]
-    assert there.state.tables(there.state.running("old"))[0].tolist() == [1, 2, 5]
-    assert there.state.tables(there.state.running("older"))[0].tolist() == [3, 4, 6, 7]
+    assert there.state.tables.lent(there.state.records.running("old"))[0][0].tolist() == [1, 2, 5]
+    assert there.state.tables.lent(there.state.records.running("older"))[0][0].tolist() == [3, 4, 6, 7]
     assert admitted(outputs)[0].tables[0].tolist() == [8, 9, 10]
 
 
@@ -291,7 +292,7 @@ def test_a_sequence_that_grows_again_in_a_round_is_judged_by_what_it_has_got() -
     there.ask(2, new("young", "yz"))
     there.send(GrowRequest(3, ("old",), 1))
     there.send(GrowRequest(4, ("old",), 2))
-    room = there.state.running("old").capacity_tokens
+    room = there.state.records.running("old").capacity_tokens
 
     first, _, second = replies(there.answer(2, UNKNOWN))
 
@@ -299,7 +300,7 @@ def test_a_sequence_that_grows_again_in_a_round_is_judged_by_what_it_has_got() -
     assert isinstance(second, GrowReply)
     assert first.refused == (None,)
     assert isinstance(second.refused[0], SequenceTooLong)
-    assert there.state.running("old").capacity_tokens == room + 4
+    assert there.state.records.running("old").capacity_tokens == room + 4
 
 
 def test_a_sequence_released_while_its_growth_waits_gets_nothing() -> None:
@@ -317,6 +318,6 @@ def test_a_sequence_released_while_its_growth_waits_gets_nothing() -> None:
     assert isinstance(grown, GrowReply)
     assert isinstance(grown.refused[0], UnknownSequence)
     assert grown.refused[1] is None
-    assert [one.tolist() for one in grown.slots] == [[[[1]]]]  # of a: 2 was freed first, 1 is on top
+    assert [one.tolist() for one in grown.slots] == [[[1]]]  # of a: 2 was freed first, 1 is on top
     assert admitted(outputs)[0].tables[0].tolist() == [2, 5]
     assert (there.state.counters.grown, there.state.counters.growth_refused) == (1, 1)

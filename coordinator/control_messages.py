@@ -1,0 +1,97 @@
+"""Messages that ask about content, move it, or throw it away. `messages` exports them with all others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRequest:
+    """What would a prompt of these digests hit now? Nothing is claimed, and nothing is brought up.
+
+    Attributes:
+        request_id: names the reply.
+        digests: of the prompt's hash blocks.
+        tokens: of the prompt, whose last one is always computed; None: all that the digests stand for may be hit.
+    """
+
+    request_id: int
+    digests: bytes
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LookupReply:
+    """What is there of a prompt; it may have changed when the answer arrives.
+
+    Attributes:
+        request_id: of the request.
+        hit_tokens: what all groups together serve, wherever the blocks are.
+        device_tokens: what they serve of blocks on the device.
+        junction_tokens: how much more than `hit_tokens` the first group serves.
+        group_tokens: what each group serves alone, in whole units; all that is wanted for groups without a say.
+        blocks: for each pool the blocks that the hit reads there.
+        used_blocks: those of them that somebody uses now, and that therefore cost no free slot.
+    """
+
+    request_id: int
+    hit_tokens: int
+    device_tokens: int
+    junction_tokens: int
+    group_tokens: tuple[int, ...]
+    blocks: tuple[int, ...]
+    used_blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRequest:
+    """Bring what a prompt of these digests would hit to a level: nearer to the device, or a copy of it further away.
+
+    Attributes:
+        request_id: names the reply.
+        digests: of the prefix.
+        level: 0 brings blocks to the device, into free slots (onboard); 1 and 2 copy them to the pools below: up from
+            further down (prefetch) and down from above (offload). Every block is copied one level on, and stays where
+            it was, too.
+    """
+
+    request_id: int
+    digests: bytes
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReply:
+    """The copies that have begun.
+
+    Attributes:
+        request_id: of the request.
+        hit_tokens: of the prefix that all groups serve.
+        begun_blocks: blocks whose copies have begun, counted in every group.
+        missing_blocks: blocks of the hit that are not on the level and not on their way there: there was no room.
+    """
+
+    request_id: int
+    hit_tokens: int
+    begun_blocks: int
+    missing_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequest:
+    """Throw all cached content away. Running sequences go on and publish nothing any more."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetReply:
+    """Nothing of what was published before can be hit, now or after a restart.
+
+    Attributes:
+        request_id: of the request.
+        content_epoch: of what is published from now on.
+    """
+
+    request_id: int
+    content_epoch: int

@@ -1,0 +1,187 @@
+"""What follows the end of a copy: its blocks land in the index, or all that was said of them is taken back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvtroupe.coordinator.ledger import Holder
+from kvtroupe.coordinator.messages import LandRequest
+from kvtroupe.coordinator.traffic import by_group
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kvtroupe.coordinator.arriving import Batch
+    from kvtroupe.coordinator.demotions import Demotions
+    from kvtroupe.coordinator.mail import Mail
+    from kvtroupe.coordinator.messages import Generations, Output, PublishReply, Slots
+    from kvtroupe.coordinator.numbers import Numbers
+    from kvtroupe.coordinator.traffic import Traffic
+    from kvtroupe.coordinator.transfer import Finished
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Blocks that a copy was to bring to a pool.
+
+    Attributes:
+        pool: number of the pool.
+        batch: the blocks, in their slots there.
+        source_pool: number of the pool that they come from.
+        sources: slots there.
+        source_generations: of these slots when the copy began.
+    """
+
+    pool: int
+    batch: Batch
+    source_pool: int
+    sources: Slots
+    source_generations: Generations
+
+    def only(self, chosen: NDArray[np.bool_] | slice) -> Copied:
+        """Some of the blocks."""
+        return Copied(
+            self.pool,
+            self.batch.only(chosen),
+            self.source_pool,
+            self.sources[chosen],
+            self.source_generations[chosen],
+        )
+
+
+class Landings:
+    """See the module.
+
+    Args:
+        traffic: between the pools.
+        demotions: what goes on down as it arrives.
+        mail: to the groups.
+        numbers: of publications.
+    """
+
+    def __init__(self, traffic: Traffic, demotions: Demotions, mail: Mail, numbers: Numbers) -> None:
+        self._traffic = traffic
+        self._demotions = demotions
+        self._mail = mail
+        self._numbers = numbers
+        self._open: dict[int, tuple[int, Copied]] = {}  # by the number of the question: group, blocks
+
+    def finished(self, done: Finished, now_s: float) -> list[Output]:
+        """All ranks have answered for a transfer: questions to the groups about what has come."""
+        copied, failed = self._copied(done)
+        if copied is None:
+            return []
+        arriving = self._traffic.arriving[copied.pool]
+        assert arriving is not None
+        void = arriving.is_void(copied.batch.slots)
+        outputs: list[Output] = []
+        arrived = copied.only(~(failed | void))
+        if len(arrived.batch):
+            for group, chosen in by_group(arrived.batch.groups):
+                publish_id = self._numbers.next()
+                part = arrived.only(chosen)
+                self._open[publish_id] = group, part
+                level = self._traffic.places[part.pool].level
+                outputs.append(
+                    self._mail.to(group, LandRequest(publish_id, level, part.batch.slots, part.batch.generations))
+                )
+        if failed.any():
+            self._fail(copied.only(failed), now_s)
+        self._end(copied.only(failed | void))
+        return outputs
+
+    def _copied(self, done: Finished) -> tuple[Copied | None, NDArray[np.bool_]]:
+        """What a transfer was to bring that an index waits for, and which of it has failed."""
+        copies = done.copies
+        arriving = self._traffic.arriving[copies.destination_pool]
+        failed = np.zeros(len(copies.destinations), np.bool_) if done.failed is None else done.failed
+        if arriving is None:
+            return None, failed
+        expected = arriving.expected(copies.destinations)
+        slots = copies.destinations.compress(expected)
+        if not len(slots):
+            return None, failed
+        copied = Copied(copies.destination_pool, arriving.batch(slots), *arriving.sources(slots))
+        return copied, failed.compress(expected)
+
+    def _fail(self, copied: Copied, now_s: float) -> None:
+        """Copies have failed: what arrives is forgotten; what could not be read up is gone, too."""
+        traffic = self._traffic
+        level, source_level = traffic.places[copied.pool].level, traffic.places[copied.source_pool].level
+        for group, chosen in by_group(copied.batch.groups):
+            part = copied.only(chosen)
+            traffic.binds.lost(group, level, part.batch.slots, part.batch.generations)
+            if source_level > level:
+                traffic.binds.lost(group, source_level, part.sources, part.source_generations)
+        traffic.counters.copies_failed += len(copied.batch)
+        if source_level < level:
+            traffic.rest(copied.pool, now_s)
+            return
+        ledger = traffic.pools[copied.source_pool].ledger
+        there = (ledger.generation.take(copied.sources) == copied.source_generations) & (
+            ledger.published.take(copied.sources) != 0
+        )
+        ledger.unpublish(copied.sources.compress(there))
+
+    def answered(self, reply: PublishReply, now_s: float) -> bool:
+        """Publish what has entered the index of a group; False: the answer is to no such question."""
+        found = self._open.get(reply.publish_id)
+        if found is None or found[0] != reply.group:
+            return False
+        del self._open[reply.publish_id]
+        group, copied = found
+        entered = copied if reply.entered is None else copied.only(reply.entered)
+        if len(entered.batch):
+            self._publish(group, entered, now_s)
+        self._end(copied)
+        return True
+
+    def _publish(self, group: int, entered: Copied, now_s: float) -> None:
+        traffic, batch = self._traffic, entered.batch
+        ledger = traffic.pools[entered.pool].ledger
+        expires_s = batch.expires_s if np.isfinite(batch.expires_s).any() else None
+        ledger.publish(batch.slots, batch.digests, batch.priorities, expires_s, group)
+        ledger.note_parents(batch.slots, batch.parents)
+        traffic.counters.landed += len(batch)
+        source_ledger = traffic.pools[entered.source_pool].ledger
+        there = (source_ledger.generation.take(entered.sources) == entered.source_generations) & (
+            source_ledger.published.take(entered.sources) != 0
+        )
+        linked = entered.only(there)
+        slots, generations = linked.batch.slots, linked.batch.generations
+        if traffic.places[entered.source_pool].level < traffic.places[entered.pool].level:
+            if len(slots):
+                source_ledger.link_below(linked.sources, slots, generations)
+            self._demotions.published(entered.pool, batch.slots, now_s)
+        elif len(slots):
+            ledger.link_below(slots, linked.sources, linked.source_generations)
+
+    def _end(self, copied: Copied) -> None:
+        """Nothing of these copies is under way any more."""
+        slots = copied.batch.slots
+        if not len(slots):
+            return
+        traffic = self._traffic
+        arriving = traffic.arriving[copied.pool]
+        assert arriving is not None
+        arriving.forget(slots)
+        traffic.pools[copied.pool].ledger.release(slots, Holder.TRANSFER)
+        is_up = traffic.places[copied.source_pool].level > traffic.places[copied.pool].level
+        traffic.left(copied.source_pool, copied.sources, copied.source_generations, is_up=is_up)
+
+    def give_up(self, group: int | None = None) -> None:
+        """The index of a group is gone, or all of them are: whatever would land there does not."""
+        for arriving in self._traffic.arriving:
+            if arriving is not None:
+                arriving.void(arriving.of_group(group))
+        for publish_id, (number, copied) in list(self._open.items()):
+            if group is None or number == group:
+                del self._open[publish_id]
+                self._end(copied)
+
+    def landing(self) -> list[Copied]:
+        """What waits for the answer of a group, for inspection."""
+        return [copied for _, copied in self._open.values()]

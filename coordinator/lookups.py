@@ -1,0 +1,87 @@
+"""What is there of a prompt, without claiming it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvtroupe.coordinator.agreement import agree, at_multiples
+from kvtroupe.coordinator.messages import LookupReply
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtroupe.coordinator.bands import Layout
+    from kvtroupe.coordinator.claims import Ask, Claim, Claimer, Pool, Stale
+    from kvtroupe.coordinator.messages import Evidence
+
+
+class Lookups:
+    """Answers lookups.
+
+    Args:
+        pools: of the replica.
+        layout: of its tables.
+        claimer: that judges evidence.
+    """
+
+    def __init__(self, pools: Sequence[Pool], layout: Layout, claimer: Claimer) -> None:
+        self._pools = pools
+        self._layout = layout
+        self._claimer = claimer
+
+    def answer(self, ask: Ask, evidence: Sequence[Evidence | None], stale: Stale) -> LookupReply:
+        """Judge evidence as an admission would, and leave no trace.
+
+        Args:
+            ask: of the lookup.
+            evidence: of every group; None: it did not answer.
+            stale: gets the places that have changed hands.
+        """
+        claim = self._claimer.claim(ask, evidence, stale)
+        assert claim is not None, "only what is brought up may have to wait"
+        blocks, used_blocks = self._read(claim)
+        self._claimer.undo(claim)
+        return LookupReply(
+            ask.request_id,
+            claim.hit_tokens,
+            self._on_device(ask, evidence, claim),
+            claim.junction_tokens,
+            self._of_groups(ask, evidence),
+            blocks,
+            used_blocks,
+        )
+
+    def _read(self, claim: Claim) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """For each pool what the claim reads there, and how much of that others use."""
+        read = [slots.compress(slots) if claim.lifts else slots for slots in claim.slots]
+        for lift in claim.lifts:
+            read[lift.pool] = lift.sources
+        used = [
+            int(np.count_nonzero(pool.ledger.uses.take(slots) > 1))
+            for pool, slots in zip(self._pools, read, strict=True)
+        ]
+        return tuple([len(slots) for slots in read]), tuple(used)
+
+    def _on_device(self, ask: Ask, evidence: Sequence[Evidence | None], claim: Claim) -> int:
+        if not claim.lifts:
+            return claim.hit_tokens
+        layout = self._layout
+        present = [found.present if (found := evidence[group]) else 0 for group in layout.participating]
+        rules = [layout.rules[group] for group in layout.participating]
+        strides = [layout.strides[group] for group in layout.participating]
+        units = agree(present, rules, strides, ask.limit_units).units
+        return min(units * layout.unit_tokens, claim.hit_tokens)
+
+    def _of_groups(self, ask: Ask, evidence: Sequence[Evidence | None]) -> tuple[int, ...]:
+        served = []
+        for rule, stride, found in zip(self._layout.rules, self._layout.strides, evidence, strict=True):
+            units = ask.limit_units
+            if stride:
+                present = 0 if found is None else found.present
+                for places in () if found is None else found.lower:
+                    present |= places.present
+                units = at_multiples(rule.servable(present, units * stride), stride).bit_length() - 1
+            served.append(units * self._layout.unit_tokens)
+        return tuple(served)

@@ -1,0 +1,36 @@
+"""Messages to groups, numbered, so that a group which has missed one is found out.
+
+Everything that changes a group has the next number; a question carries the number of the last change, and the answer
+repeats the number that the group has seen last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvtroupe.coordinator.messages import GroupOutput, MatchRequest
+
+if TYPE_CHECKING:
+    from kvtroupe.coordinator.messages import ToGroup
+
+
+class Mail:
+    """See the module.
+
+    Args:
+        groups: how many there are.
+        epoch: of the coordinator.
+
+    Attributes:
+        sent: for each group the number of the last message that changes it.
+    """
+
+    def __init__(self, groups: int, epoch: int) -> None:
+        self.epoch = epoch
+        self.sent = [0] * groups
+
+    def to(self, group: int, message: ToGroup) -> GroupOutput:
+        """Number a message."""
+        if not isinstance(message, MatchRequest):
+            self.sent[group] += 1
+        return GroupOutput(group, message, self.sent[group], self.epoch)

@@ -1,0 +1,95 @@
+"""What the end of a copy means for those who waited for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvtroupe.coordinator.errors import TransferFailed
+from kvtroupe.coordinator.messages import SequenceFailedEvent, TransfersDoneEvent
+
+if TYPE_CHECKING:
+    from kvtroupe.coordinator.errors import LossError
+    from kvtroupe.coordinator.grants import Tables
+    from kvtroupe.coordinator.messages import Output
+    from kvtroupe.coordinator.parts import Parts
+    from kvtroupe.coordinator.records import Records
+    from kvtroupe.coordinator.sequences import Sequence
+    from kvtroupe.coordinator.tiers import Tiers
+    from kvtroupe.coordinator.transfer import Finished
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """See the module.
+
+    Attributes:
+        parts: of the state.
+        records: of who holds slots.
+        tables: of sequences.
+        tiers: that copy.
+    """
+
+    parts: Parts
+    records: Records
+    tables: Tables
+    tiers: Tiers
+
+    def finished(self, over: list[Finished], now_s: float) -> list[Output]:
+        """Transfers are over: their blocks land, and who waited goes on, or fails."""
+        outputs: list[Output] = []
+        done: list[int] = []
+        for transfer in over:
+            outputs += self.tiers.landings.finished(transfer, now_s)
+            outputs += self._fail_readers(transfer)
+            self.records.release_stuck(transfer.transfer_id)
+            if self.records.waits.done(transfer.transfer_id):
+                done.append(transfer.transfer_id)
+        return [*outputs, TransfersDoneEvent(tuple(done))] if done else outputs
+
+    def _fail_readers(self, transfer: Finished) -> list[Output]:
+        """Undo the sequences that waited to read what a transfer has failed to bring."""
+        if transfer.failed is None:
+            return []
+        copies = transfer.copies
+        failed = copies.destinations.compress(transfer.failed)
+        outputs: list[Output] = []
+        for wait in self.records.waits.waiting_for(transfer.transfer_id):
+            held = self.tables.held(wait.sequence)[copies.destination_pool]
+            count = int(np.count_nonzero(np.isin(failed, held)))
+            if count and transfer.transfer_id in wait.reads_after:
+                error = TransferFailed(wait.sequence.sequence_id, self._tier(copies.source_pool), count)
+                outputs.append(self.undo(wait.sequence, error))
+        return outputs
+
+    def overdue(self, now_s: float) -> list[Output]:
+        """Copies whose deadline has passed fail for all who wait for them; their slots stay in use until they end."""
+        transfers = self.tiers.traffic.transfers
+        outputs: list[Output] = []
+        for transfer_id in transfers.overdue(now_s):
+            transfer = transfers.get(transfer_id)
+            assert transfer is not None, "what is overdue is open"
+            copies = transfer.copies
+            arriving = self.tiers.traffic.arriving[copies.destination_pool]
+            if arriving is not None and self.tiers.traffic.is_up(copies.source_pool, copies.destination_pool):
+                arriving.void(copies.destinations)
+            touched = {copies.source_pool: copies.sources}
+            touched[copies.destination_pool] = np.concatenate(
+                [copies.destinations, touched.get(copies.destination_pool, copies.sources[:0])]
+            )
+            for wait in self.records.waits.waiting_for(transfer_id):
+                self.records.keep_stuck(wait.sequence, transfer_id, touched)
+                error = TransferFailed(wait.sequence.sequence_id, self._tier(copies.source_pool), len(copies.sources))
+                outputs.append(self.undo(wait.sequence, error))
+        return outputs
+
+    def undo(self, sequence: Sequence, error: LossError) -> SequenceFailedEvent:
+        """End a sequence whose content is lost."""
+        self.records.end(sequence, None)
+        self.parts.counters.sequences_failed += 1
+        return SequenceFailedEvent(sequence.sequence_id, error)
+
+    def _tier(self, pool: int) -> str:
+        return self.parts.pools[pool].name

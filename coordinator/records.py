@@ -1,0 +1,108 @@
+"""Who holds slots: running sequences, pins, and what is on its way back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvtroupe.coordinator.ledger import Holder
+from kvtroupe.coordinator.sequences import Return, Returns, unknown_sequence
+from kvtroupe.coordinator.waits import Waits
+
+if TYPE_CHECKING:
+    from kvtroupe.coordinator.grants import Tables
+    from kvtroupe.coordinator.messages import PinId, SequenceId, Slots
+    from kvtroupe.coordinator.parts import Parts
+    from kvtroupe.coordinator.sequences import Sequence
+
+
+class Records:
+    """See the module.
+
+    Args:
+        parts: of the state.
+        tables: of sequences.
+
+    Attributes:
+        sequences: those that run, in order of admission.
+        pins: for each pool their slots, in the order of giving back.
+        returns: slots given back that are not free yet.
+        waits: sequences that wait for copies.
+    """
+
+    def __init__(self, parts: Parts, tables: Tables) -> None:
+        self.sequences: dict[SequenceId, Sequence] = {}
+        self.pins: dict[PinId, tuple[Slots, ...]] = {}
+        self.returns = Returns([pool.ledger for pool in parts.pools])
+        self.waits = Waits(len(parts.pools))
+        self._pools = parts.pools
+        self._tables = tables
+        # Slots of sequences that were undone while an overdue copy still touches them, by transfer: pool, slots.
+        self._stuck: dict[int, list[tuple[int, Slots]]] = {}
+
+    def running(self, sequence_id: SequenceId) -> Sequence:
+        """The record of a running sequence.
+
+        Raises:
+            UnknownSequence: it is not running.
+        """
+        try:
+            return self.sequences[sequence_id]
+        except (KeyError, TypeError):  # a value that cannot be hashed names nothing
+            raise unknown_sequence(sequence_id) from None
+
+    def end(self, sequence: Sequence, fence: int | None) -> None:
+        """A sequence ends: what it holds goes back."""
+        del self.sequences[sequence.sequence_id]
+        self.waits.ended(sequence.sequence_id)
+        self.returns.give_back(sequence, Return(sequence.sequence_id, fence, self._tables.held(sequence)))
+
+    def unpin(self, pin_id: PinId) -> None:
+        """A pin that stands is given back."""
+        for pool, slots in zip(self._pools, self.pins.pop(pin_id), strict=True):
+            pool.ledger.release(slots, Holder.PIN)
+
+    # -- slots that a copy which is overdue still touches --------------------------------------------------------------
+
+    def keep_stuck(self, sequence: Sequence, transfer_id: int, touched: dict[int, Slots]) -> None:
+        """Some slots of a sequence that is about to be undone are not free before a transfer is over.
+
+        Args:
+            sequence: whose slots.
+            transfer_id: of the transfer.
+            touched: by pool, the slots that it reads or writes.
+        """
+        for pool, slots in enumerate(self._tables.held(sequence)):
+            if pool in touched:
+                stuck = slots.compress(np.isin(slots, touched[pool]))
+                ledger = self._pools[pool].ledger
+                ledger.claim(stuck, ledger.generation.take(stuck), Holder.TRANSFER)
+                self._stuck.setdefault(transfer_id, []).append((pool, stuck))
+
+    def release_stuck(self, transfer_id: int) -> None:
+        """The transfer is over."""
+        for pool, slots in self._stuck.pop(transfer_id, ()):
+            self._pools[pool].ledger.release(slots, Holder.TRANSFER)
+
+    # -- inspection ----------------------------------------------------------------------------------------------------
+
+    def holders(self, pool: int, publishing: list[Sequence]) -> list[tuple[str, SequenceId | PinId, Slots]]:
+        """Everyone who uses slots of a pool, copies left out, as (kind, id, slots).
+
+        Args:
+            pool: its number.
+            publishing: sequences whose publications are not all answered; they may have ended.
+        """
+        returned = [one for sequence in publishing for one in sequence.returned] + self.returns.fenced()
+        return [
+            *[("sequence", one.sequence_id, self._tables.held(one)[pool]) for one in self.sequences.values()],
+            *[("fence", one.sequence_id, one.slots[pool]) for one in returned],
+            *[("pin", pin_id, slots[pool]) for pin_id, slots in self.pins.items()],
+            *[
+                ("transfer", f"overdue {transfer_id}", slots)
+                for transfer_id, stuck in self._stuck.items()
+                for its_pool, slots in stuck
+                if its_pool == pool
+            ],
+        ]
