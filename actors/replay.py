@@ -22,9 +22,9 @@ import numpy as np
 
 from kvtroupe.actors.trace import TraceRequest
 from kvtroupe.coordinator.config import Config
-from kvtroupe.coordinator.errors import CorruptBlock, OutOfBlocks, SequenceTooLong
+from kvtroupe.coordinator.errors import CorruptBlock, KVTroupeError, OutOfBlocks, SequenceTooLong
 from kvtroupe.coordinator.identity import DigestChain, PrefixDigests
-from kvtroupe.coordinator.messages import Admitted, NewSequence
+from kvtroupe.coordinator.messages import AdmitResult, Admitted, NewSequence
 from kvtroupe.coordinator.replica import Replica
 from kvtroupe.kernels.memory_pool import MemoryPool
 
@@ -115,14 +115,14 @@ class Replay:
         self._clear_private(request, len(digests))
         self.replica.release(request.number)
 
-    def _admit(self, hashed: HashedRequest) -> Admitted | OutOfBlocks | SequenceTooLong:
+    def _admit(self, hashed: HashedRequest) -> AdmitResult:
         sequence = NewSequence(hashed.request.number, hashed.request.input_tokens, hashed.digests)
         start_ns = time.perf_counter_ns()
         (result,) = self.replica.admit([sequence])
         self.tally.admit_ns.append(time.perf_counter_ns() - start_ns)
         return result
 
-    def _refuse(self, request: TraceRequest, reason: OutOfBlocks | SequenceTooLong) -> None:
+    def _refuse(self, request: TraceRequest, reason: KVTroupeError) -> None:
         self.tally.refused += 1
         if self.tally.first_refusal is None:
             self.tally.first_refusal = f"request {request.number}: {reason}"

@@ -7,10 +7,13 @@ level, a slot, and the generation under which the slot got its content.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from kvtroupe.coordinator.tier_messages import ContentEpochRequest, DropEvent, InventoryRequest
 
 Slots: TypeAlias = NDArray[np.int64]
 Generations: TypeAlias = NDArray[np.int64]
@@ -122,13 +125,16 @@ class MatchReply:
         round_id: of the request.
         group: who answers.
         evidence: for each prompt.
-        applied: number of the last message applied before; one that does not fit is a lost group.
+        applied: number of the last message applied before; one that does not fit shows that the group has missed some.
+            None: the question came without a number.
+        epoch: of the coordinator that has asked.
     """
 
     round_id: int
     group: int
     evidence: tuple[Evidence, ...]
-    applied: int = 0
+    applied: int | None = None
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +234,19 @@ class LandRequest:
 
 @dataclass(frozen=True, slots=True)
 class PublishReply:
-    """Which blocks entered the index of the group: a mask over the slots of the request; None: all of them."""
+    """Which blocks entered the index of a group.
+
+    Attributes:
+        publish_id: of the request.
+        group: who answers.
+        entered: a mask over the slots of the request; None: all of them.
+        epoch: of the coordinator that has asked.
+    """
 
     publish_id: int
     group: int
     entered: NDArray[np.bool_] | None
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,10 +335,13 @@ class CopyReply:
     failed: tuple[int, ...] = ()
 
 
+ToTier: TypeAlias = "CopyRequest | InventoryRequest | DropEvent | ContentEpochRequest"
+
+
 @dataclass(frozen=True, slots=True)
 class TierOutput:
     """A message that the host must deliver to the tier actor of a pool on one rank, in order."""
 
     engine: int
     rank: int
-    message: CopyRequest
+    message: ToTier

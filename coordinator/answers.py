@@ -53,16 +53,16 @@ class Answers:
             return [self._grow(ask, grant)]
         if grant.found is not None:
             return [grant.found]
-        assert grant.claim is not None, "who is granted something has a claim"
+        if isinstance(ask.request, NewSequence):
+            self.parts.counters.refused += grant.refusal is not None or grant.lost is not None
+            result = grant.lost or grant.refusal or self._admit(ask, ask.request, grant, now_s)
+            reply = self.waiting.admitted(ask, ask.request.sequence_id, result)
+            return [reply] if reply else []
+        assert grant.claim is not None, "who keeps or moves something has a claim"
         if isinstance(ask.request, PinRequest):
             return [self._pin(ask.request, grant.claim)]
-        if isinstance(ask.request, MoveRequest):
-            return [self.moves.begin(ask.request, grant.claim, now_s)]
-        assert isinstance(ask.request, NewSequence), "lookups are answered above"
-        self.parts.counters.refused += grant.refusal is not None
-        result = grant.refusal or self._admit(ask, ask.request, grant, now_s)
-        reply = self.waiting.admitted(ask, ask.request.sequence_id, result)
-        return [reply] if reply else []
+        assert isinstance(ask.request, MoveRequest), "lookups are answered above"
+        return [self.moves.begin(ask.request, grant.claim, now_s)]
 
     def _admit(self, ask: Ask, new: NewSequence, grant: Grant, now_s: float) -> Admitted:
         claim, layout = grant.claim, self.parts.layout

@@ -146,11 +146,15 @@ class Arriving:
         voids: NDArray[np.bool_] = self._is_void.take(slots)
         return voids
 
+    def from_pool(self, pool: int) -> Slots:
+        """Slots in which blocks arrive from a pool."""
+        arriving = self.of_group()
+        found: Slots = arriving.compress(self._source[0].take(arriving) == pool)
+        return found
+
     def sources_in(self, pool: int) -> Slots:
         """Slots of a pool that what arrives here comes from; one more than once if it arrives in several slots."""
-        arriving = self.of_group(None)
-        pools, sources, _ = self._source.take(arriving, axis=1)
-        found: Slots = sources.compress(pools == pool)
+        found: Slots = self._source[1].take(self.from_pool(pool))
         return found
 
     def forget(self, slots: Slots) -> None:

@@ -27,28 +27,34 @@ class Group:
         index: which of its blocks are where.
         applied: number of the last message that changed it, of an unbroken row. After a message that does not follow
             the one before, it stays as it is, so that every answer shows the gap, until the group forgets everything.
+        epoch: the newest of the coordinators that it has heard of; messages of older ones are refused.
     """
 
     def __init__(self, number: int, slots_of_levels: tuple[int, ...], digest_bytes: int) -> None:
         self.number = number
         self.index = PrefixIndex(slots_of_levels, digest_bytes)
         self.applied = 0
+        self.epoch = 0
 
-    def handle(self, message: ToGroup, number: int = 0) -> MatchReply | PublishReply | None:
+    def handle(self, message: ToGroup, number: int | None = None, epoch: int = 0) -> MatchReply | PublishReply | None:
         """Apply a message from the coordinator.
 
         Args:
             message: from the coordinator.
-            number: that it came under; 0: it came under none.
+            number: that it came under; None: it came under none.
+            epoch: of the coordinator.
 
         Returns:
-            the answer, if it has one.
+            the answer, if it has one; a message of a coordinator that was followed by another one has none.
 
         Raises:
             InvariantError: it names a level that the group does not have.
         """
+        if epoch < self.epoch:
+            return None
+        self.epoch = epoch
         if isinstance(message, MatchRequest):
-            return self._match(message)
+            return self._match(message, number)
         if number and (number == self.applied + 1 or isinstance(message, ForgetEvent)):
             self.applied = number
         if isinstance(message, BindEvent):
@@ -58,13 +64,13 @@ class Group:
             self.index = PrefixIndex(self.index.slots_of_levels, self.index.digest_bytes)
             return None
         if isinstance(message, LandRequest):
-            return PublishReply(message.publish_id, self.number, land(self.index, message))
-        return PublishReply(message.publish_id, self.number, self._publish(message))
+            return PublishReply(message.publish_id, self.number, land(self.index, message), epoch)
+        return PublishReply(message.publish_id, self.number, self._publish(message), epoch)
 
-    def _match(self, message: MatchRequest) -> MatchReply:
+    def _match(self, message: MatchRequest, number: int | None) -> MatchReply:
         match = self.index.match
         evidence = tuple([match(prompt.digests, prompt.limit_blocks) for prompt in message.prompts])
-        return MatchReply(message.round_id, self.number, evidence, self.applied)
+        return MatchReply(message.round_id, self.number, evidence, None if number is None else self.applied, self.epoch)
 
     def _bind(self, message: BindEvent) -> None:
         if message.arrivals:

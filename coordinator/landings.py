@@ -1,4 +1,8 @@
-"""What follows the end of a copy: its blocks land in the index, or all that was said of them is taken back."""
+"""What follows the end of a copy: its blocks land in the index, or all that was said of them is taken back.
+
+What was copied below the device and does not land is dropped there: a tier that outlives this coordinator must not tell
+of it, since its bytes may be wrong, or an index has the block elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +93,8 @@ class Landings:
                     self._mail.to(group, LandRequest(publish_id, level, part.batch.slots, part.batch.generations))
                 )
         if failed.any():
-            self._fail(copied.only(failed), now_s)
-        self._end(copied.only(failed | void))
-        return outputs
+            outputs += self._fail(copied.only(failed), now_s)
+        return outputs + self._end(copied.only(failed | void), is_there=False)
 
     def _copied(self, done: Finished) -> tuple[Copied | None, NDArray[np.bool_]]:
         """What a transfer was to bring that an index waits for, and which of it has failed."""
@@ -107,7 +110,7 @@ class Landings:
         copied = Copied(copies.destination_pool, arriving.batch(slots), *arriving.sources(slots))
         return copied, failed.compress(expected)
 
-    def _fail(self, copied: Copied, now_s: float) -> None:
+    def _fail(self, copied: Copied, now_s: float) -> list[Output]:
         """Copies have failed: what arrives is forgotten; what could not be read up is gone, too."""
         traffic = self._traffic
         level, source_level = traffic.places[copied.pool].level, traffic.places[copied.source_pool].level
@@ -119,25 +122,29 @@ class Landings:
         traffic.counters.copies_failed += len(copied.batch)
         if source_level < level:
             traffic.rest(copied.pool, now_s)
-            return
+            return []
         ledger = traffic.pools[copied.source_pool].ledger
         there = (ledger.generation.take(copied.sources) == copied.source_generations) & (
             ledger.published.take(copied.sources) != 0
         )
-        ledger.unpublish(copied.sources.compress(there))
+        unreadable = copied.sources.compress(there)
+        ledger.unpublish(unreadable)
+        return traffic.drop(copied.source_pool, unreadable)
 
-    def answered(self, reply: PublishReply, now_s: float) -> bool:
-        """Publish what has entered the index of a group; False: the answer is to no such question."""
+    def answered(self, reply: PublishReply, now_s: float) -> list[Output] | None:
+        """Publish what has entered the index of a group; None: the answer is to no such question."""
         found = self._open.get(reply.publish_id)
         if found is None or found[0] != reply.group:
-            return False
+            return None
         del self._open[reply.publish_id]
         group, copied = found
-        entered = copied if reply.entered is None else copied.only(reply.entered)
+        if reply.entered is None:
+            self._publish(group, copied, now_s)
+            return self._end(copied)
+        entered = copied.only(reply.entered)
         if len(entered.batch):
             self._publish(group, entered, now_s)
-        self._end(copied)
-        return True
+        return self._end(entered) + self._end(copied.only(~reply.entered), is_there=False)
 
     def _publish(self, group: int, entered: Copied, now_s: float) -> None:
         traffic, batch = self._traffic, entered.batch
@@ -159,11 +166,11 @@ class Landings:
         elif len(slots):
             ledger.link_below(slots, linked.sources, linked.source_generations)
 
-    def _end(self, copied: Copied) -> None:
+    def _end(self, copied: Copied, *, is_there: bool = True) -> list[Output]:
         """Nothing of these copies is under way any more."""
         slots = copied.batch.slots
         if not len(slots):
-            return
+            return []
         traffic = self._traffic
         arriving = traffic.arriving[copied.pool]
         assert arriving is not None
@@ -171,17 +178,28 @@ class Landings:
         traffic.pools[copied.pool].ledger.release(slots, Holder.TRANSFER)
         is_up = traffic.places[copied.source_pool].level > traffic.places[copied.pool].level
         traffic.left(copied.source_pool, copied.sources, copied.source_generations, is_up=is_up)
+        return [] if is_there else traffic.drop(copied.pool, slots)
 
-    def give_up(self, group: int | None = None) -> None:
+    def give_up_group(self, group: int | None = None) -> list[Output]:
         """The index of a group is gone, or all of them are: whatever would land there does not."""
         for arriving in self._traffic.arriving:
             if arriving is not None:
                 arriving.void(arriving.of_group(group))
-        for publish_id, (number, copied) in list(self._open.items()):
-            if group is None or number == group:
-                del self._open[publish_id]
-                self._end(copied)
+        return self._give_up({number for number, one in self._open.items() if group in (None, one[0])})
 
-    def landing(self) -> list[Copied]:
-        """What waits for the answer of a group, for inspection."""
-        return [copied for _, copied in self._open.values()]
+    def give_up_pool(self, pool: int) -> list[Output]:
+        """The memory of a pool is lost: what is copied into it or from it does not land."""
+        for number, arriving in enumerate(self._traffic.arriving):
+            if arriving is not None:
+                arriving.void(arriving.of_group() if number == pool else arriving.from_pool(pool))
+        gone = {number for number, (_, copied) in self._open.items() if copied.pool == pool}
+        for group, copied in [self._open[number] for number in gone]:
+            level = self._traffic.places[pool].level
+            self._traffic.binds.lost(group, level, copied.batch.slots, copied.batch.generations)
+        return self._give_up(gone)
+
+    def _give_up(self, numbers: set[int]) -> list[Output]:
+        outputs: list[Output] = []
+        for number in sorted(numbers):
+            outputs += self._end(self._open.pop(number)[1], is_there=False)
+        return outputs

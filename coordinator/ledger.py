@@ -307,6 +307,11 @@ class Ledger:
         self.free_order.forget_places(slots.compress(in_use))
         self.free_order.move_front(slots.compress(~in_use))
 
+    def published_by_group(self) -> dict[int, Slots]:
+        """The slots with published blocks, by the group that has published them; groups without any are left out."""
+        published = self.published
+        return {number - 1: (published == number).nonzero()[0] for number in np.unique(published).tolist() if number}
+
     def forget_group(self, group: int) -> Slots:
         """Unpublish everything that a group has published.
 

@@ -35,6 +35,7 @@ from kvtroupe.coordinator.actor_messages import (
     Slots,
     TierOutput,
     ToGroup,
+    ToTier,
 )
 from kvtroupe.coordinator.control_messages import (
     LookupReply,
@@ -44,10 +45,24 @@ from kvtroupe.coordinator.control_messages import (
     ResetReply,
     ResetRequest,
 )
+from kvtroupe.coordinator.loss_messages import (
+    GroupLostEvent,
+    GroupReadyEvent,
+    RecoverEvent,
+    TierLostEvent,
+    TierReadyEvent,
+)
 from kvtroupe.coordinator.retention import DEFAULT_RETENTION, Retention
+from kvtroupe.coordinator.tier_messages import (
+    ContentEpochReply,
+    ContentEpochRequest,
+    DropEvent,
+    InventoryReply,
+    InventoryRequest,
+)
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.errors import LossError, OutOfBlocks, SequenceTooLong, UnknownSequence
+    from kvtroupe.coordinator.errors import LossError, OutOfBlocks, SequenceTooLong, TierLost, UnknownSequence
 
 SequenceId: TypeAlias = str | int
 PinId: TypeAlias = str | int
@@ -64,16 +79,23 @@ __all__ = [
     "CommitReply",
     "CommitRequest",
     "Content",
+    "ContentEpochReply",
+    "ContentEpochRequest",
     "Copies",
     "CopyReply",
     "CopyRequest",
+    "DropEvent",
     "Evidence",
     "ForgetEvent",
     "Generations",
+    "GroupLostEvent",
     "GroupOutput",
+    "GroupReadyEvent",
     "GrowReply",
     "GrowRequest",
     "GrowResult",
+    "InventoryReply",
+    "InventoryRequest",
     "LandRequest",
     "LookupReply",
     "LookupRequest",
@@ -92,6 +114,7 @@ __all__ = [
     "Prompt",
     "PublishReply",
     "PublishRequest",
+    "RecoverEvent",
     "ReleaseEvent",
     "ResetReply",
     "ResetRequest",
@@ -99,11 +122,14 @@ __all__ = [
     "SequenceId",
     "Slots",
     "StepsDoneEvent",
+    "TierLostEvent",
     "TierOutput",
+    "TierReadyEvent",
     "TimerEvent",
     "ToClient",
     "ToCoordinator",
     "ToGroup",
+    "ToTier",
     "TransfersDoneEvent",
     "UnpinEvent",
 ]
@@ -177,7 +203,7 @@ class AdmitRequest:
     sequences: tuple[NewSequence, ...]
 
 
-AdmitResult: TypeAlias = "Admitted | OutOfBlocks | SequenceTooLong"
+AdmitResult: TypeAlias = "Admitted | OutOfBlocks | SequenceTooLong | TierLost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,15 +342,19 @@ class TransfersDoneEvent:
 
 @dataclass(frozen=True, slots=True)
 class SequenceFailedEvent:
-    """A sequence was undone as if it had been released without a commit: what it waited for, or held, is lost.
+    """A sequence has failed: what it waited for, or held, is lost. It is not running any more; admit it again.
 
     Attributes:
-        sequence_id: it is not running any more.
-        error: why; admit it again.
+        sequence_id: of the sequence.
+        error: why.
+        must_be_released: it may have been computed already, so that steps of the engine may still touch its slots: they
+            stay in use until its client releases it, naming the fence. Otherwise it was undone, as if it had been
+            released without a commit.
     """
 
     sequence_id: SequenceId
     error: LossError
+    must_be_released: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +377,13 @@ ToCoordinator: TypeAlias = (
     | MatchReply
     | PublishReply
     | CopyReply
+    | GroupLostEvent
+    | GroupReadyEvent
+    | TierLostEvent
+    | TierReadyEvent
+    | RecoverEvent
+    | InventoryReply
+    | ContentEpochReply
 )
 ToClient: TypeAlias = AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | ResetReply
 Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent

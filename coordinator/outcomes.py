@@ -1,4 +1,4 @@
-"""What the end of a copy means for those who waited for it."""
+"""What the end of a copy, or of a publication, means for those who waited for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvtroupe.coordinator.errors import TransferFailed
-from kvtroupe.coordinator.messages import SequenceFailedEvent, TransfersDoneEvent
+from kvtroupe.coordinator.messages import CommitReply, SequenceFailedEvent, TransfersDoneEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvtroupe.coordinator.errors import LossError
     from kvtroupe.coordinator.grants import Tables
     from kvtroupe.coordinator.messages import Output
     from kvtroupe.coordinator.parts import Parts
+    from kvtroupe.coordinator.publications import Publication
     from kvtroupe.coordinator.records import Records
     from kvtroupe.coordinator.sequences import Sequence
     from kvtroupe.coordinator.tiers import Tiers
@@ -85,11 +88,27 @@ class Outcomes:
                 outputs.append(self.undo(wait.sequence, error))
         return outputs
 
+    def published(self, publications: Iterable[Publication]) -> list[Output]:
+        """Groups have answered, or never will: what follows for the publications that are complete with it."""
+        replies: list[Output] = []
+        for publication in publications:
+            if publication.offers:
+                continue
+            if not publication.sequence.publishing:
+                self.records.returns.published(publication.sequence)
+            if publication.request_id is not None:
+                replies.append(CommitReply(publication.request_id, tuple(publication.published_blocks)))
+        return replies
+
     def undo(self, sequence: Sequence, error: LossError) -> SequenceFailedEvent:
-        """End a sequence whose content is lost."""
-        self.records.end(sequence, None)
+        """A sequence fails. One that still waits for what it reads was never computed: it ends here."""
+        has_begun = not self.records.waits.reads(sequence.sequence_id)
+        if has_begun:
+            self.records.fail(sequence)
+        else:
+            self.records.end(sequence, None)
         self.parts.counters.sequences_failed += 1
-        return SequenceFailedEvent(sequence.sequence_id, error)
+        return SequenceFailedEvent(sequence.sequence_id, error, must_be_released=has_begun)
 
     def _tier(self, pool: int) -> str:
         return self.parts.pools[pool].name

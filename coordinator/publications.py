@@ -16,7 +16,7 @@ from kvtroupe.coordinator.ledger import NULL_SLOT
 from kvtroupe.coordinator.messages import CommitReply, PublishRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container, Iterable
 
     from numpy.typing import NDArray
 
@@ -86,17 +86,19 @@ class Publication:
 
     Attributes:
         publish_id: names the answers of the groups.
-        request_id: of the commit.
+        request_id: of the commit; None: nobody waits for it.
         sequence: whose blocks they are.
         offers: by group, what it has not answered yet.
         published_blocks: by group, how many entered the index so far.
+        only_group: the one group that is asked; None: all are.
     """
 
     publish_id: int
-    request_id: int
+    request_id: int | None
     sequence: RunningSequence
     offers: dict[int, Offer]
     published_blocks: list[int]
+    only_group: int | None = None
 
 
 class Publications:
@@ -142,13 +144,32 @@ class Publications:
             start, end = sequence.considered_blocks[scale], self._complete_blocks(sequence, scale)
             if end > start:
                 sequence.considered_blocks[scale] = end
-                for number in bands:
+                for number in () if sequence.is_void else bands:
                     outputs += self._offers(publication, number, range(start, end), now_s)
         if not publication.offers:
             return [CommitReply(request_id, tuple(publication.published_blocks))]
-        self._unanswered[publication.publish_id] = publication
-        sequence.publishing += 1
+        self._await_answers(publication)
         return outputs
+
+    def offer_again(self, group: int, sequences: Iterable[RunningSequence], now_s: float) -> list[Output]:
+        """Offer to a group whose index is empty all blocks that sequences hold and that were offered or hit before."""
+        (number,) = [
+            number for bands in self._bands_of_scale for number in bands if group in self._layout.bands[number].groups
+        ]
+        outputs: list[Output] = []
+        for sequence in sequences:
+            end = sequence.considered_blocks[self._layout.bands[number].scale]
+            if end and not sequence.is_void:
+                published_blocks = [0] * len(self._layout.rules)
+                publication = Publication(self._numbers.next(), None, sequence, {}, published_blocks, group)
+                outputs += self._offers(publication, number, range(end), now_s)
+                if publication.offers:
+                    self._await_answers(publication)
+        return outputs
+
+    def _await_answers(self, publication: Publication) -> None:
+        self._unanswered[publication.publish_id] = publication
+        publication.sequence.publishing += 1
 
     def _complete_blocks(self, sequence: RunningSequence, scale: int) -> int:
         """How many blocks of a scale, from the first on, are committed and have a digest."""
@@ -175,6 +196,8 @@ class Publications:
         expires_s = None if duration_s is None else now_s + duration_s
         outputs = []
         for row, group in enumerate(band.groups):
+            if group in self._mail.lost or publication.only_group not in (None, group):
+                continue
             left = end - max(table.first_blocks[row], start)  # a window has left the others behind
             if left <= 0 or (table.sparse and not slots[row].any()):
                 continue
@@ -225,10 +248,29 @@ class Publications:
         publication.published_blocks[group] = len(offer.slots)
         self._counters.published += len(offer.slots)
         self._counters.duplicates += offered - len(offer.slots)
-        if not publication.offers:
-            del self._unanswered[reply.publish_id]
-            publication.sequence.publishing -= 1
+        self._close_if_complete(publication)
         return publication
+
+    def _close_if_complete(self, publication: Publication) -> None:
+        if not publication.offers:
+            del self._unanswered[publication.publish_id]
+            publication.sequence.publishing -= 1
+
+    def give_up(self, groups: Container[int]) -> tuple[list[Publication], list[tuple[int, Slots]]]:
+        """Some groups will not answer, or their answers do not count any more: nothing that they were offered enters.
+
+        Returns:
+            the publications that they were asked about, and the groups and slots of their offers.
+        """
+        concerned: list[Publication] = []
+        slots: list[tuple[int, Slots]] = []
+        for publication in list(self._unanswered.values()):
+            mine = [group for group in publication.offers if group in groups]
+            slots += [(group, publication.offers.pop(group).slots) for group in mine]
+            if mine:
+                self._close_if_complete(publication)
+                concerned.append(publication)
+        return concerned, slots
 
     def unanswered(self) -> list[Publication]:
         """For inspection."""

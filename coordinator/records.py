@@ -26,6 +26,7 @@ class Records:
 
     Attributes:
         sequences: those that run, in order of admission.
+        failed: those that have failed and whose clients have not released them yet.
         pins: for each pool their slots, in the order of giving back.
         returns: slots given back that are not free yet.
         waits: sequences that wait for copies.
@@ -33,6 +34,7 @@ class Records:
 
     def __init__(self, parts: Parts, tables: Tables) -> None:
         self.sequences: dict[SequenceId, Sequence] = {}
+        self.failed: dict[SequenceId, Sequence] = {}
         self.pins: dict[PinId, tuple[Slots, ...]] = {}
         self.returns = Returns([pool.ledger for pool in parts.pools])
         self.waits = Waits(len(parts.pools))
@@ -52,9 +54,27 @@ class Records:
         except (KeyError, TypeError):  # a value that cannot be hashed names nothing
             raise unknown_sequence(sequence_id) from None
 
+    def holding(self, sequence_id: SequenceId) -> Sequence:
+        """The record of a sequence that holds slots: one that runs, or has failed and was not released.
+
+        Raises:
+            UnknownSequence: there is none.
+        """
+        try:
+            return self.failed[sequence_id]
+        except (KeyError, TypeError):
+            return self.running(sequence_id)
+
+    def fail(self, sequence: Sequence) -> None:
+        """A sequence runs no more; what it holds stays in use until its client releases it."""
+        del self.sequences[sequence.sequence_id]
+        self.failed[sequence.sequence_id] = sequence
+        self.waits.ended(sequence.sequence_id)
+
     def end(self, sequence: Sequence, fence: int | None) -> None:
         """A sequence ends: what it holds goes back."""
-        del self.sequences[sequence.sequence_id]
+        if self.failed.pop(sequence.sequence_id, None) is None:
+            del self.sequences[sequence.sequence_id]
         self.waits.ended(sequence.sequence_id)
         self.returns.give_back(sequence, Return(sequence.sequence_id, fence, self._tables.held(sequence)))
 
@@ -95,8 +115,9 @@ class Records:
             publishing: sequences whose publications are not all answered; they may have ended.
         """
         returned = [one for sequence in publishing for one in sequence.returned] + self.returns.fenced()
+        holding = [*self.sequences.values(), *self.failed.values()]
         return [
-            *[("sequence", one.sequence_id, self._tables.held(one)[pool]) for one in self.sequences.values()],
+            *[("sequence", one.sequence_id, self._tables.held(one)[pool]) for one in holding],
             *[("fence", one.sequence_id, one.slots[pool]) for one in returned],
             *[("pin", pin_id, slots[pool]) for pin_id, slots in self.pins.items()],
             *[

@@ -20,13 +20,14 @@ from kvtroupe.coordinator.messages import (
     AdmitRequest,
     CommitReply,
     CommitRequest,
-    CopyReply,
     GroupOutput,
     GrowReply,
     GrowRequest,
     PinReply,
     PinRequest,
     ReleaseEvent,
+    ResetReply,
+    ResetRequest,
     SequenceFailedEvent,
     StepsDoneEvent,
     TierOutput,
@@ -35,6 +36,7 @@ from kvtroupe.coordinator.messages import (
     UnpinEvent,
 )
 from kvtroupe.coordinator.state import CoordinatorState
+from kvtroupe.coordinator.tier_without_bytes import answer_without_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -217,6 +219,16 @@ class Replica:
         """
         self._run(UnpinEvent(pin_id), now_s)
 
+    def reset(self, now_s: float = 0.0) -> int:
+        """Throw all cached content away. Running sequences go on, and publish nothing any more.
+
+        Returns:
+            the content epoch that begins.
+        """
+        reply = self._run(ResetRequest(self._new_id()), now_s)
+        assert isinstance(reply, ResetReply), "a reset is answered by its reply"
+        return reply.content_epoch
+
     def tick(self, now_s: float) -> None:
         """Let time pass: priorities whose duration is over fall back to the default."""
         self._run(TimerEvent(), now_s)
@@ -234,12 +246,13 @@ class Replica:
         outputs = step(message, now_s)
         for output in outputs:  # grows while it is gone through
             if isinstance(output, GroupOutput):
-                answer = self.groups[output.group].handle(output.message, output.number)
+                answer = self.groups[output.group].handle(output.message, output.number, output.epoch)
                 if answer is not None:
                     outputs += step(answer, now_s)
             elif isinstance(output, TierOutput):
-                done = CopyReply(output.message.transfer_id, output.message.epoch, output.engine, output.rank)
-                outputs += step(done, now_s)
+                done = answer_without_bytes(output, self.config)
+                if done is not None:
+                    outputs += step(done, now_s)
             elif not isinstance(output, TransfersDoneEvent | SequenceFailedEvent):
                 reply = output
         return reply

@@ -12,17 +12,17 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.claims import Ask
-from kvtroupe.coordinator.errors import OutOfBlocks
+from kvtroupe.coordinator.errors import OutOfBlocks, TierLost
 from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
 from kvtroupe.coordinator.lookups import Lookups
-from kvtroupe.coordinator.messages import LookupRequest
+from kvtroupe.coordinator.messages import LookupRequest, NewSequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvtroupe.coordinator.bands import Layout
     from kvtroupe.coordinator.claims import Claim, Pool, Stale
-    from kvtroupe.coordinator.messages import Evidence, GrowRequest, LookupReply, Slots
+    from kvtroupe.coordinator.messages import Evidence, GrowRequest, LookupReply, MatchReply, Slots
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
     from kvtroupe.coordinator.tiers import Tiers
 
@@ -65,6 +65,7 @@ class Grant:
             a growth, those of the first one, of the first two, and so on.
         granted: how many of its sequences get their blocks.
         refusal: why the others do not.
+        lost: why a new sequence gets nothing, if there is no memory for it at all.
         slots: for each pool what is freshly taken, sequence after sequence.
         found: the answer to a lookup.
     """
@@ -74,6 +75,7 @@ class Grant:
     needs: list[int | list[int]]
     granted: int = 0
     refusal: OutOfBlocks | None = None
+    lost: TierLost | None = None
     slots: tuple[Slots, ...] = ()
     found: LookupReply | None = None
 
@@ -107,23 +109,38 @@ class Round:
         round_id: names the match answers that belong to it.
         asks: in order of arrival.
         groups: how many groups there are.
-        asked: how many of them are asked.
+        asked: those that are asked, each with the number of the last message that has changed it.
         deadline_s: when the round goes on without the groups that have not answered.
     """
 
-    def __init__(self, round_id: int, asks: Sequence[Ask], groups: int, asked: int, deadline_s: float) -> None:
+    def __init__(
+        self, round_id: int, asks: Sequence[Ask], groups: int, asked: dict[int, int], deadline_s: float
+    ) -> None:
         self.round_id = round_id
         self.asks = asks
         self.deadline_s = deadline_s
         self.evidence: list[Sequence[Evidence] | None] = [None] * groups
-        self._missing = asked
+        self._asked = asked
 
-    def add_evidence(self, group: int, evidence: Sequence[Evidence]) -> bool:
-        """Note a group's answer; True when it was the last one."""
-        if self.evidence[group] is None:
-            self.evidence[group] = evidence
-            self._missing -= 1
-        return not self._missing
+    @property
+    def is_complete(self) -> bool:
+        """Whether no group is waited for."""
+        return not self._asked
+
+    def add_evidence(self, reply: MatchReply) -> bool:
+        """Note a group's answer; False if the group has missed a message, so that its answer is worth nothing."""
+        number = self._asked.pop(reply.group, None)
+        if number is None:
+            return True
+        if reply.applied not in (None, number):
+            return False
+        self.evidence[reply.group] = reply.evidence
+        return True
+
+    def give_up(self, group: int) -> None:
+        """A group is lost: what it has answered counts no more, and it is not waited for."""
+        self.evidence[group] = None
+        self._asked.pop(group, None)
 
 
 class Settler:
@@ -179,6 +196,11 @@ class Settler:
             if isinstance(ask.request, LookupRequest):
                 found = self._lookups.answer(ask, evidence, stale)
                 grants.append(Grant(ask, None, [0] * len(self._pools), found=found))
+                continue
+            if self._tiers.lost_devices and isinstance(ask.request, NewSequence):
+                pool = self._pools[min(self._tiers.lost_devices)].name
+                lost = TierLost(ask.request.sequence_id, pool)
+                grants.append(Grant(ask, None, [0] * len(self._pools), lost=lost))
                 continue
             claim = self._claimer.claim(ask, evidence, stale)
             if claim is None:

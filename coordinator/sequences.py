@@ -35,6 +35,8 @@ class Sequence:
         considered_blocks: for each scale, how many blocks were offered to the indexes so far, or hit.
         tables: one for each band.
         retention: of the blocks it publishes.
+        is_void: what was published before the last reset is void, and with it all that the sequence has computed on top
+            of that: it publishes nothing any more.
         publishing: publications of its blocks that some group has not answered; none of its blocks is freed before.
         returned: slots it has given back that wait for those answers.
     """
@@ -50,6 +52,7 @@ class Sequence:
     considered_blocks: list[int]
     tables: tuple[BlockTable, ...]
     retention: Retention
+    is_void: bool = False
     publishing: int = 0
     returned: list[Return] = field(default_factory=list)
 

@@ -16,6 +16,7 @@ from kvtroupe.coordinator.answers import Answers
 from kvtroupe.coordinator.asks import Edge, check_id, check_new_sequences, check_step, check_time, repeated_ids
 from kvtroupe.coordinator.claims import Ask
 from kvtroupe.coordinator.errors import (
+    CommitError,
     InvariantError,
     Overloaded,
     PinExists,
@@ -24,20 +25,28 @@ from kvtroupe.coordinator.errors import (
     UnknownPin,
 )
 from kvtroupe.coordinator.grants import Tables
+from kvtroupe.coordinator.losses import Losses
 from kvtroupe.coordinator.messages import (
     AdmitRequest,
-    CommitReply,
     CommitRequest,
+    ContentEpochReply,
     CopyReply,
+    GroupLostEvent,
+    GroupReadyEvent,
     GrowRequest,
+    InventoryReply,
     LookupRequest,
     MatchReply,
     MatchRequest,
     MoveRequest,
     PinRequest,
     PublishReply,
+    RecoverEvent,
     ReleaseEvent,
+    ResetRequest,
     StepsDoneEvent,
+    TierLostEvent,
+    TierReadyEvent,
     TimerEvent,
     UnpinEvent,
 )
@@ -46,8 +55,11 @@ from kvtroupe.coordinator.outcomes import Outcomes
 from kvtroupe.coordinator.parts import make_parts
 from kvtroupe.coordinator.publications import Publications
 from kvtroupe.coordinator.records import Records
+from kvtroupe.coordinator.recovery import Recovery
+from kvtroupe.coordinator.resets import Resets
 from kvtroupe.coordinator.round import Growth, Round, Settler
 from kvtroupe.coordinator.sequences import Return
+from kvtroupe.coordinator.takeovers import Takeovers
 from kvtroupe.coordinator.tiers import Tiers
 from kvtroupe.coordinator.waiting import WaitingRoom
 
@@ -76,7 +88,7 @@ class CoordinatorState:
         self.records = Records(parts, self.tables)
         self.tiers = Tiers(parts, self.records.waits)
         self.publications = Publications(parts, self.tiers.demotions)
-        self._mail = parts.mail
+        self.mail = self._mail = parts.mail
         self._edge = Edge(config, parts.pools, parts.layout)
         self._settler = Settler(parts.pools, parts.layout, self.tiers)
         self._waiting = WaitingRoom(config.limits.round_blocks_max, sum(parts.layout.strides))
@@ -84,6 +96,13 @@ class CoordinatorState:
         self._answers = Answers(
             parts, self.records, self.tables, self.tiers, self._edge, self._waiting, Moves(self.tiers)
         )
+        self._takeovers = Takeovers(parts, self.tiers.traffic)
+        self.resets = Resets(parts, self.records, self.tiers, self.publications, self._outcomes, self._takeovers)
+        self._losses = Losses(
+            parts, self.records, self.tiers, self.publications, self._outcomes, self._takeovers, self.resets
+        )
+        device = {place.pool: self.pools[place.pool].ledger for place in self.tiers.traffic.places if not place.level}
+        self._recovery = Recovery(device)
         self._round: Round | None = None
         self._last_round_id = 0
         self._growing: deque[GrowRequest] = deque()  # settled with the round that runs
@@ -101,6 +120,14 @@ class CoordinatorState:
             MatchReply: self._on_match,
             PublishReply: self._on_published,
             CopyReply: self._on_copied,
+            GroupLostEvent: self._on_group_lost,
+            GroupReadyEvent: self._on_group_ready,
+            TierLostEvent: lambda message, now_s: self._losses.tier_lost(message.pool, message.rank, now_s),
+            TierReadyEvent: lambda message, _: self._losses.tier_ready(message.pool, message.rank),
+            InventoryReply: lambda message, _: self._losses.told(message),
+            RecoverEvent: self._on_recover,
+            ResetRequest: lambda message, _: self.resets.reset(message),
+            ContentEpochReply: lambda message, _: self.resets.durable(message),
         }
 
     def step(self, message: ToCoordinator, now_s: float) -> list[Output]:
@@ -121,7 +148,7 @@ class CoordinatorState:
         handler = self._handlers.get(type(message))
         if handler is None:
             raise RequestError(f"{message!r:.60} is no message to a coordinator; see messages.ToCoordinator")
-        return handler(message, now_s) + self.tiers.flush(now_s)
+        return self._mail.deliverable(handler(message, now_s) + self.tiers.flush(now_s))
 
     # -- requests that need a round ------------------------------------------------------------------------------------
 
@@ -136,14 +163,17 @@ class CoordinatorState:
         return [reply] if reply else self._start_round(now_s)
 
     def _check_new_ids(self, new_ids: list[SequenceId]) -> None:
-        running = self.records.sequences
+        running, failed = self.records.sequences, self.records.failed
         for sequence_id in new_ids:
             check_id("sequence", sequence_id)
-            if sequence_id in running or sequence_id in self._waiting.sequence_ids:
-                raise SequenceExists(f"sequence {sequence_id!r} runs or waits already; release it or choose another id")
+            if sequence_id in running or sequence_id in failed or sequence_id in self._waiting.sequence_ids:
+                raise SequenceExists(
+                    f"sequence {sequence_id!r} runs or waits already, or has failed and was not released; release it "
+                    "or choose another id"
+                )
         if len(new_ids) > 1 and len(set(new_ids)) < len(new_ids):
             raise SequenceExists(f"one request admits sequences twice: {repeated_ids(new_ids)}; choose distinct ids")
-        held = len(running) + len(self._waiting.sequence_ids)
+        held = len(running) + len(failed) + len(self._waiting.sequence_ids)
         if held + len(new_ids) > self.config.limits.sequences_max:
             raise Overloaded(
                 f"{held} sequences run or wait and {len(new_ids)} more were sent; "
@@ -188,23 +218,27 @@ class CoordinatorState:
     # -- rounds --------------------------------------------------------------------------------------------------------
 
     def _start_round(self, now_s: float) -> list[Output]:
-        """Ask the groups, if no round runs and somebody waits."""
+        """Begin a round, if none runs and somebody waits; it is settled at once if there is no group to ask."""
+        return self._ask_groups(now_s) + self._finish_rounds(now_s)
+
+    def _ask_groups(self, now_s: float) -> list[Output]:
         if self._round is not None or not self._waiting:
             return []
         asks = self._waiting.next_asks()
         self._last_round_id += 1
         layout = self.layout
         deadline_s = now_s + self.config.limits.match_deadline_s
-        self._round = Round(self._last_round_id, asks, len(self.rules), len(layout.indexed), deadline_s)
+        asked = {group: self._mail.sent[group] for group in layout.indexed if group not in self._mail.lost}
+        self._round = Round(self._last_round_id, asks, len(self.rules), asked, deadline_s)
         requests = [
             MatchRequest(self._last_round_id, tuple([ask.prompts[scale] for ask in asks]))
             for scale in range(len(asks[0].prompts))
         ]
-        return [self._mail.to(group, requests[layout.scale_of[group]]) for group in layout.indexed]
+        return [self._mail.to(group, requests[layout.scale_of[group]]) for group in asked]
 
     def _on_match(self, message: MatchReply, now_s: float) -> list[Output]:
         current = self._round
-        if current is None or message.round_id != current.round_id:
+        if current is None or message.round_id != current.round_id or message.epoch != self._mail.epoch:
             self.counters.late_answers += 1
             return []
         if message.group not in self.layout.indexed or len(message.evidence) != len(current.asks):
@@ -212,7 +246,8 @@ class CoordinatorState:
                 f"group {message.group} answers a round of {len(current.asks)} requests and {len(self.rules)} groups "
                 f"with evidence for {len(message.evidence)}"
             )
-        return self._finish_round(current, now_s) if current.add_evidence(message.group, message.evidence) else []
+        outputs = [] if current.add_evidence(message) else self._losses.group_ready(message.group, now_s)
+        return outputs + self._finish_rounds(now_s)
 
     def _on_timer(self, message: TimerEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - it says nothing but when
         for pool in self.pools:
@@ -221,15 +256,24 @@ class CoordinatorState:
         current = self._round
         if current is not None and now_s >= current.deadline_s:
             outputs += self._finish_round(current, now_s)
+            outputs += self._start_round(now_s)
+        return outputs
+
+    def _finish_rounds(self, now_s: float) -> list[Output]:
+        """Settle the round that runs if nothing is missing, and go on to the next one."""
+        outputs: list[Output] = []
+        while self._round is not None and self._round.is_complete:
+            outputs += self._finish_round(self._round, now_s)
+            outputs += self._ask_groups(now_s)
         return outputs
 
     def _finish_round(self, current: Round, now_s: float) -> list[Output]:
-        """Settle a round with the evidence that has come in, and start the next one."""
+        """Settle a round with the evidence that has come in."""
         self._round = None
         outputs = self._settle(current, now_s)
         while self._growing:
             outputs += self._settle(None, now_s)
-        return outputs + self._start_round(now_s)
+        return outputs
 
     def _settle(self, current: Round | None, now_s: float) -> list[Output]:
         settlement = self._settler.settle(self._next_growth(), current, now_s)
@@ -271,6 +315,7 @@ class CoordinatorState:
     def _on_commit(self, message: CommitRequest, now_s: float) -> list[Output]:
         sequence = self.records.running(message.sequence_id)
         new_digests = self._edge.check_commit(message, sequence)
+        self._check_has_read(sequence)
         if message.fence is not None:
             check_step("fence", message.fence)
         if new_digests:
@@ -283,6 +328,15 @@ class CoordinatorState:
         self._slide(sequence, message.fence)
         return outputs
 
+    def _check_has_read(self, sequence: Sequence) -> None:
+        """Refuse to publish what was computed from blocks that are not there yet."""
+        missing = self.records.waits.reads(sequence.sequence_id)
+        if missing:
+            raise CommitError(
+                f"sequence {sequence.sequence_id!r} is committed while transfers {sorted(missing)} still bring what it "
+                "reads; compute and commit when they are done"
+            )
+
     def _slide(self, sequence: Sequence, fence: int | None) -> None:
         """Give back the blocks that no token to come can attend to."""
         gone = self.tables.slide(sequence)
@@ -290,17 +344,18 @@ class CoordinatorState:
             self.records.returns.give_back(sequence, Return(sequence.sequence_id, fence, gone))
 
     def _on_published(self, message: PublishReply, now_s: float) -> list[Output]:
-        if self.tiers.has_lower and self.tiers.landed(message, now_s):
+        if message.epoch != self._mail.epoch:
+            self.counters.late_answers += 1
             return []
+        if self.tiers.has_lower:
+            for what in (self.tiers.landings.answered(message, now_s), self._takeovers.answered(message)):
+                if what is not None:
+                    return what
         publication = self.publications.answered(message, now_s)
-        if publication is None or publication.offers:
-            return []
-        if not publication.sequence.publishing:
-            self.records.returns.published(publication.sequence)
-        return [CommitReply(publication.request_id, tuple(publication.published_blocks))]
+        return [] if publication is None else self._outcomes.published([publication])
 
     def _on_release(self, message: ReleaseEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
-        sequence = self.records.running(message.sequence_id)
+        sequence = self.records.holding(message.sequence_id)
         if message.fence is not None:
             check_step("fence", message.fence)
         self.records.end(sequence, message.fence)
@@ -317,12 +372,39 @@ class CoordinatorState:
     def _on_copied(self, message: CopyReply, now_s: float) -> list[Output]:
         return self._outcomes.finished(self.tiers.traffic.transfers.answered(message), now_s)
 
+    # -- losses --------------------------------------------------------------------------------------------------------
+
+    def _on_group_lost(self, message: GroupLostEvent, now_s: float) -> list[Output]:
+        outputs = self._losses.group_lost(message.group)
+        if self._round is not None:
+            self._round.give_up(message.group)
+        return outputs + self._finish_rounds(now_s)
+
+    def _on_group_ready(self, message: GroupReadyEvent, now_s: float) -> list[Output]:
+        outputs = self._losses.group_ready(message.group, now_s)
+        if self._round is not None:
+            self._round.give_up(message.group)
+        return outputs + self._finish_rounds(now_s)
+
+    def _on_recover(self, message: RecoverEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
+        self._recovery.begin(message.process_ids)
+        return self._losses.recover()
+
+    def acknowledged(self, process_id: str | int) -> None:
+        """A process holds nothing any more that the coordinator before this one gave it."""
+        self._recovery.acknowledged(process_id)
+
     # -- inspection ----------------------------------------------------------------------------------------------------
 
     def holders(self, pool: int) -> list[tuple[str, SequenceId | PinId, Slots]]:
         """Everyone who uses slots of a pool, as (kind, id, slots)."""
         publishing = {id(one.sequence): one.sequence for one in self.publications.unanswered()}
-        return self.records.holders(pool, [*publishing.values()]) + self.tiers.holders(pool)
+        return [
+            *self.records.holders(pool, [*publishing.values()]),
+            *self.tiers.holders(pool),
+            *self._takeovers.holders(pool),
+            *self._recovery.holders(pool),
+        ]
 
     @property
     def round_runs(self) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvtroupe.coordinator.claims import Stale
-    from kvtroupe.coordinator.messages import Output, PublishReply, Slots
+    from kvtroupe.coordinator.messages import Output, Slots
     from kvtroupe.coordinator.parts import Parts
     from kvtroupe.coordinator.waits import Waits
 
@@ -36,6 +36,7 @@ class Tiers:
         binds: what groups are to be told.
         claimer: of what requests hit.
         has_lower: whether there are pools below the device.
+        lost_devices: numbers of the device pools whose memory is lost and not there again.
     """
 
     def __init__(self, parts: Parts, waits: Waits) -> None:
@@ -44,6 +45,7 @@ class Tiers:
         self.demotions = Demotions(self.traffic)
         self.lifts = Lifts(self.traffic)
         self.landings = Landings(self.traffic, self.demotions, parts.mail, parts.publish_numbers)
+        self.lost_devices: set[int] = set()
         self.has_lower = any(place.level for place in self.traffic.places)
         self.claimer = Claimer(parts.pools, parts.layout)
         if self.has_lower:
@@ -96,10 +98,6 @@ class Tiers:
         return tuple(sorted(found))
 
     # -- after a round -------------------------------------------------------------------------------------------------
-
-    def landed(self, reply: PublishReply, now_s: float) -> bool:
-        """A group has answered what entered its index; False: it was no question of a landing."""
-        return self.landings.answered(reply, now_s)
 
     def flush(self, now_s: float) -> list[Output]:
         """What is to be sent at the end of a step."""

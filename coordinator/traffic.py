@@ -14,7 +14,7 @@ import numpy as np
 
 from kvtroupe.coordinator.arriving import Arriving, Batch, Leaving
 from kvtroupe.coordinator.ledger import Holder
-from kvtroupe.coordinator.messages import Arrival, Copies
+from kvtroupe.coordinator.messages import Arrival, Copies, DropEvent, TierOutput
 from kvtroupe.coordinator.stacks import engines_of, places_of
 from kvtroupe.coordinator.transfers import Transfers
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.claims import Pool
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.counters import Counters
-    from kvtroupe.coordinator.messages import Generations, Slots
+    from kvtroupe.coordinator.messages import Generations, Output, Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ class Traffic:
 
     def room(self, lower: int, now_s: float) -> int:
         """Blocks whose copies between a pool and the one above it may begin now."""
-        if self.resting.get(lower, -np.inf) > now_s:
+        above = self.places[lower].above
+        if self.resting.get(lower, -np.inf) > now_s or (above is not None and self.transfers.lost_ranks(above)):
             return 0
         arriving = sum([one.count for one in self.arriving if one is not None])
         return max(0, min(self.transfers.room(lower), self._arriving_max - arriving))
@@ -234,6 +235,19 @@ class Traffic:
     def is_up(self, source_pool: int, pool: int) -> bool:
         """Whether copies between these pools go towards the device."""
         return self.places[source_pool].level > self.places[pool].level
+
+    def drop(self, pool: int, slots: Slots) -> list[Output]:
+        """What was copied into slots of a pool is of no use: tell its tiers, unless they lose it with the memory."""
+        outputs: list[Output] = []
+        if self.places[pool].level:
+            for rank in range(self.transfers.ranks):
+                outputs += self.drop_on_rank(pool, rank, slots)
+        return outputs
+
+    @staticmethod
+    def drop_on_rank(pool: int, rank: int, slots: Slots) -> list[Output]:
+        """The same on one rank."""
+        return [TierOutput(pool, rank, DropEvent(slots))] if len(slots) else []
 
     def left(self, source_pool: int, sources: Slots, generations: Generations, *, is_up: bool) -> None:
         """Copies from these slots are over."""

@@ -48,7 +48,7 @@ class Kind(NamedTuple):
 
     source_pool: int
     destination_pool: int
-    details: tuple[bool, bool, bool]
+    details: tuple[bool, ...]
     urgent: bool
     held: bool
 
@@ -80,6 +80,7 @@ class Part:
             _compress(self.copies.tokens, mask),
             _compress(self.copies.groups, mask),
             _compress(self.copies.digests, mask),
+            _compress(self.copies.parents, mask),
         )
         return Part(chosen, _compress(self.writers, mask))
 
@@ -94,6 +95,7 @@ class Transfer:
         deadline_s: from then on it has failed for those who wait for it.
         urgent: whether somebody waited for its copies when they were begun.
         held: whether it had to wait for another engine when it was made.
+        content_epoch: that the content is of.
         missing: ranks that have not answered.
         sent: whether the ranks were asked.
         overdue: whether it was told that the deadline has passed.
@@ -109,6 +111,7 @@ class Transfer:
     deadline_s: float
     urgent: bool
     held: bool
+    content_epoch: int
     missing: set[int]
     sent: bool = False
     overdue: bool = False
@@ -158,6 +161,7 @@ def _joined(parts: list[Part]) -> Part:
         _concatenate([each.tokens for each in copies]),
         _concatenate([each.groups for each in copies]),
         _concatenate([each.digests for each in copies]),
+        _concatenate([each.parents for each in copies]),
     )
     if all(part.writers is None for part in parts):
         return Part(joined, None)
@@ -178,7 +182,7 @@ def _compress(values: NDArray[Scalar] | None, mask: NDArray[np.bool_]) -> NDArra
 
 def kind_of(copies: Copies, *, urgent: bool, held: bool) -> Kind:
     """The kind of some copies."""
-    details = (copies.tokens is None, copies.groups is None, copies.digests is None)
+    details = tuple([one is None for one in (copies.tokens, copies.groups, copies.digests, copies.parents)])
     return Kind(copies.source_pool, copies.destination_pool, details, urgent, held)
 
 

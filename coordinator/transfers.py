@@ -47,6 +47,7 @@ class Transfers:
         credits: for each engine, how many blocks may be under way at once.
         deadline_s: how long after they were begun copies fail for those who wait for them.
         epoch: of the coordinator.
+        content_epoch: of all content that is copied from now on.
         late_answers: how many answers came too late, twice, or from another epoch.
     """
 
@@ -56,6 +57,7 @@ class Transfers:
     credits: Mapping[int, int]
     deadline_s: float
     epoch: int
+    content_epoch: int = field(default=0, init=False)
     late_answers: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -202,6 +204,7 @@ class Transfers:
             self._now_s + self.deadline_s,
             urgent=kind.urgent,
             held=kind.held,
+            content_epoch=self.content_epoch,
             missing=set(range(self.ranks)),
         )
         for transfers in (self._open, self._unsent, self._timed):
@@ -242,7 +245,7 @@ class Transfers:
     def _send(self, transfer: Transfer) -> Iterator[TierOutput]:
         transfer.sent = True
         del self._unsent[transfer.transfer_id]
-        request = CopyRequest(transfer.transfer_id, self.epoch, transfer.copies)
+        request = CopyRequest(transfer.transfer_id, self.epoch, transfer.copies, transfer.content_epoch)
         for rank in range(self.ranks):
             yield TierOutput(transfer.engine, rank, request)
 
@@ -294,6 +297,15 @@ class Transfers:
                 transfer.unknown.clear()
                 del self._unsent[transfer.transfer_id]
         return self._finish([transfer.transfer_id for transfer in failed])
+
+    def lost_ranks(self, engine: int) -> tuple[int, ...]:
+        """Ranks of an engine that are lost."""
+        return tuple(sorted(self._lost[engine]))
+
+    def begin_content_epoch(self, content_epoch: int) -> None:
+        """What was published before is void: copies begun from now on are of other content, and in other transfers."""
+        self.content_epoch = content_epoch
+        self._joinable.clear()
 
     def rank_back(self, engine: int, rank: int) -> None:
         """A new tier actor has taken the place of one that was lost."""
@@ -356,7 +368,7 @@ class Transfers:
         source, destination, count = copies.source_pool, copies.destination_pool, len(copies.sources)
         if (source, destination) not in self.engine_of:
             raise InvariantError(f"no engine copies from pool {source} to pool {destination}")
-        for what in (copies.destinations, copies.tokens, copies.groups, copies.digests):
+        for what in (copies.destinations, copies.tokens, copies.groups, copies.digests, copies.parents):
             if what is not None and len(what) != count:
                 raise InvariantError(f"{count} slots to be read, and {len(what)} values for them: give one for each")
         self._check_slots(source, copies.sources)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvtroupe.coordinator.actor_messages import Copies, CopyReply
+from kvtroupe.coordinator.actor_messages import Copies, CopyReply, CopyRequest
 from kvtroupe.coordinator.transfers import Transfers
 from tests.coordinator.support import slots
 
 if TYPE_CHECKING:
+    from kvtroupe.coordinator.actor_messages import TierOutput
     from kvtroupe.coordinator.transfer import Finished
 
 ENGINE_OF = {(0, 0): 0, (0, 1): 1, (1, 0): 1, (1, 2): 2, (2, 1): 2}
@@ -38,10 +39,16 @@ def begin(
     return ids
 
 
+def asked(output: TierOutput) -> CopyRequest:
+    """The copy request that is sent."""
+    assert isinstance(output.message, CopyRequest)
+    return output.message
+
+
 def flush(transfers: Transfers) -> list[int]:
     """Ids of the transfers that are sent, in order; each must go to every rank."""
     outputs = transfers.flush()
-    sent = [output.message.transfer_id for output in outputs]
+    sent = [asked(output).transfer_id for output in outputs]
     ranks = [output.rank for output in outputs]
     assert ranks == list(range(transfers.ranks)) * (len(sent) // transfers.ranks)
     return sent[:: transfers.ranks]

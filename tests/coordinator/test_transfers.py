@@ -8,7 +8,7 @@ import pytest
 from kvtroupe.coordinator.actor_messages import Copies, CopyRequest
 from kvtroupe.coordinator.errors import InvariantError
 from kvtroupe.coordinator.transfers import Transfers
-from tests.coordinator.copying import EPOCH, answer, begin, complete, copies, flush, make
+from tests.coordinator.copying import EPOCH, answer, asked, begin, complete, copies, flush, make
 from tests.coordinator.support import slots
 
 # -- what shares a transfer --------------------------------------------------------------------------------------------
@@ -108,19 +108,20 @@ def test_a_copy_joins_nothing_that_comes_before_what_it_conflicts_with() -> None
 
 
 def test_the_details_of_copies_stay_with_them() -> None:
-    """Tokens, groups and digests follow their blocks."""
+    """Tokens, groups, digests and parents follow their blocks."""
     transfers = make()
     digests = np.array([b"aa", b"bb", b"cc"], np.dtype((np.void, 2)))
-    first = Copies(0, slots(1, 2, 3), 1, slots(4, 4, 5), slots(7, 8, 9), slots(0, 1, 0), digests)
-    second = Copies(0, slots(6), 1, slots(6), slots(3), slots(1), digests[1:2])
+    first = Copies(0, slots(1, 2, 3), 1, slots(4, 4, 5), slots(7, 8, 9), slots(0, 1, 0), digests, digests[::-1])
+    second = Copies(0, slots(6), 1, slots(6), slots(3), slots(1), digests[1:2], digests[2:])
 
     assert transfers.begin(first, 0.0).tolist() == [1, 2, 1]
     assert transfers.begin(second, 0.0).tolist() == [1]
-    sent = [output.message.copies for output in transfers.flush() if output.rank == 0]
+    sent = [asked(output).copies for output in transfers.flush() if output.rank == 0]
 
     assert [None if each.tokens is None else each.tokens.tolist() for each in sent] == [[7, 9, 3], [8]]
     assert [None if each.groups is None else each.groups.tolist() for each in sent] == [[0, 0, 1], [1]]
     assert [None if each.digests is None else each.digests.tobytes() for each in sent] == [b"aaccbb", b"bb"]
+    assert [None if each.parents is None else each.parents.tobytes() for each in sent] == [b"ccaacc", b"bb"]
 
 
 def test_copies_with_other_details_do_not_share_a_transfer() -> None:
@@ -132,9 +133,22 @@ def test_copies_with_other_details_do_not_share_a_transfer() -> None:
         Copies(0, slots(2), 1, slots(2), tokens=slots(3)),
         Copies(0, slots(3), 1, slots(3), groups=slots(0)),
         Copies(0, slots(4), 1, slots(4), digests=digests),
+        Copies(0, slots(5), 1, slots(5), digests=digests, parents=digests),
     ]
 
-    assert [transfers.begin(each, 0.0).tolist() for each in kinds] == [[1], [2], [3], [4]]
+    assert [transfers.begin(each, 0.0).tolist() for each in kinds] == [[1], [2], [3], [4], [5]]
+
+
+def test_copies_of_another_content_epoch_do_not_share_a_transfer() -> None:
+    """What was begun before a reset is sent under the epoch that it was begun in."""
+    transfers = make()
+    begin(transfers, (0, 1), (1, 1))
+    transfers.begin_content_epoch(4)
+    assert begin(transfers, (0, 1), (2, 2)) == [2]
+
+    sent = {asked(output).transfer_id: asked(output).content_epoch for output in transfers.flush()}
+
+    assert sent == {1: 0, 2: 4}
 
 
 # -- what is held back -------------------------------------------------------------------------------------------------
@@ -310,6 +324,7 @@ def test_room_is_what_the_credits_leave() -> None:
         (Copies(0, slots(1), 1, slots(3), tokens=slots(1, 2)), "1 slots to be read, and 2 values"),
         (Copies(0, slots(1), 1, slots(3), groups=slots()), "1 slots to be read, and 0 values"),
         (Copies(0, slots(1), 1, slots(3), digests=np.zeros(2, "V4")), "1 slots to be read, and 2 values"),
+        (Copies(0, slots(1), 1, slots(3), parents=np.zeros(3, "V4")), "1 slots to be read, and 3 values"),
     ],
 )
 def test_copies_that_cannot_be_done_are_refused_whole(wrong: Copies, message: str) -> None:

@@ -18,6 +18,7 @@ import pytest
 from kvtroupe.coordinator.actor_messages import Copies, CopyReply, CopyRequest
 from kvtroupe.coordinator.transfer import Finished, Transfer
 from kvtroupe.coordinator.transfers import Transfers
+from tests.coordinator.copying import asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -182,8 +183,8 @@ class World:
     def flush(self) -> None:
         """Give the engines what may be sent."""
         for output in self.transfers.flush():
-            self.engines[output.engine, output.rank].queue.append(output.message)
-            self.loads[output.message.transfer_id].sent = True
+            self.engines[output.engine, output.rank].queue.append(asked(output))
+            self.loads[asked(output).transfer_id].sent = True
         assert all(self.is_held(number) for number in self.open if not self.loads[number].sent)
 
     def is_held(self, number: int) -> bool:

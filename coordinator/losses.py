@@ -1,0 +1,210 @@
+"""What the loss of an actor means for content and sequences, and what is done when another one has taken its place.
+
+- A group: its index is gone. Its blocks on the device count no more; when it is back, it is offered what running
+  sequences hold, and what is below the device.
+- A pool below the device: its blocks are gone. When all ranks are back, what they all hold is taken over.
+- A device pool: its blocks are gone, and every sequence fails.
+- The coordinator: the new one begins with nothing. Groups are emptied, pools below the device are taken over, and no
+  device slot is handed out before every process that may write into one has acknowledged it, or is dead.
+
+Saying the same loss twice is as good as once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvtroupe.coordinator.errors import RequestError, TierLost
+from kvtroupe.coordinator.messages import ForgetEvent
+
+if TYPE_CHECKING:
+    from kvtroupe.coordinator.messages import InventoryReply, Output
+    from kvtroupe.coordinator.outcomes import Outcomes
+    from kvtroupe.coordinator.parts import Parts
+    from kvtroupe.coordinator.publications import Publications
+    from kvtroupe.coordinator.records import Records
+    from kvtroupe.coordinator.resets import Resets
+    from kvtroupe.coordinator.takeovers import Takeovers
+    from kvtroupe.coordinator.tiers import Tiers
+
+
+@dataclass(frozen=True)
+class Losses:
+    """See the module.
+
+    Attributes:
+        parts: of the state.
+        records: of who holds slots.
+        tiers: that copy.
+        publications: that some group has not answered.
+        outcomes: for those who wait.
+        takeovers: of what is below the device.
+        resets: that know the content epoch.
+    """
+
+    parts: Parts
+    records: Records
+    tiers: Tiers
+    publications: Publications
+    outcomes: Outcomes
+    takeovers: Takeovers
+    resets: Resets
+    _away: dict[int, set[int]] = field(default_factory=dict)  # by pool, ranks that are not back
+
+    # -- groups --------------------------------------------------------------------------------------------------------
+
+    def group_lost(self, group: int) -> list[Output]:
+        """The index of a group is gone.
+
+        Raises:
+            RequestError: there is no such group.
+        """
+        self._check_group(group)
+        if group in self.parts.mail.lost:
+            return []
+        self.parts.mail.lost.add(group)
+        outputs = self.tiers.landings.give_up_group(group)
+        self.takeovers.give_up_groups({group})
+        given_up, _ = self.publications.give_up({group})
+        for number, pool in enumerate(self.parts.pools):
+            if self.tiers.traffic.places[number].level:
+                slots = pool.ledger.published_by_group().get(group)
+                if slots is not None:
+                    self.takeovers.remember(number, group, slots)
+            else:
+                pool.ledger.forget_group(group)
+        return outputs + self.outcomes.published(given_up)
+
+    def group_ready(self, group: int, now_s: float) -> list[Output]:
+        """A group without any content is there.
+
+        Raises:
+            RequestError: there is no such group.
+        """
+        outputs = self.group_lost(group)  # it may have been replaced before anybody has noticed
+        self.parts.mail.lost.remove(group)
+        outputs.append(self.parts.mail.to(group, ForgetEvent()))
+        waits = self.records.waits
+        computing = [one for one in self.records.sequences.values() if not waits.reads(one.sequence_id)]
+        return [
+            *outputs,
+            *self.publications.offer_again(group, computing, now_s),
+            *self.takeovers.offer_orphans(group),
+        ]
+
+    # -- tiers ---------------------------------------------------------------------------------------------------------
+
+    def tier_lost(self, pool: int, rank: int, now_s: float) -> list[Output]:
+        """The tier actor of a pool on one rank is dead.
+
+        Raises:
+            RequestError: there is no such pool or rank.
+        """
+        self._check_rank(pool, rank)
+        away = self._away.setdefault(pool, set())
+        if rank in away:
+            return []
+        away.add(rank)
+        self.takeovers.forget(pool)
+        outputs = self.forget_content(pool)
+        if not self.tiers.traffic.places[pool].level:
+            self.tiers.lost_devices.add(pool)
+            outputs += self._fail_sequences(pool)
+        return outputs + self.outcomes.finished(self.tiers.traffic.transfers.rank_lost(pool, rank), now_s)
+
+    def forget_content(self, pool: int) -> list[Output]:
+        """Nothing that is published in a pool, or on its way into it or out of it, counts any more."""
+        traffic = self.tiers.traffic
+        level = traffic.places[pool].level
+        outputs = self.tiers.landings.give_up_pool(pool)
+        gone = self.takeovers.give_up_pool(pool)
+        if not level:
+            given_up, offered = self.publications.give_up(self.parts.pools[pool].groups)
+            outputs += self.outcomes.published(given_up)
+            gone += offered
+        ledger = self.parts.pools[pool].ledger
+        gone += ledger.published_by_group().items()
+        ledger.forget_all()
+        for group, slots in gone:
+            traffic.binds.lost(group, level, slots.compress(slots))
+        return outputs
+
+    def _fail_sequences(self, pool: int) -> list[Output]:
+        name = self.parts.pools[pool].name
+        running = list(self.records.sequences.values())
+        return [self.outcomes.undo(one, TierLost(one.sequence_id, name)) for one in running]
+
+    def tier_ready(self, pool: int, rank: int) -> list[Output]:
+        """A new tier actor is there.
+
+        Raises:
+            RequestError: there is no such pool or rank.
+        """
+        self._check_rank(pool, rank)
+        away = self._away.setdefault(pool, set())
+        away.discard(rank)
+        if away:
+            return []
+        if self.tiers.traffic.places[pool].level:
+            return self.takeovers.ask(pool, self.resets.content_epoch)
+        self._back(pool)
+        return []
+
+    def _back(self, pool: int) -> None:
+        self.tiers.lost_devices.discard(pool)
+        transfers = self.tiers.traffic.transfers
+        for rank in transfers.lost_ranks(pool):
+            transfers.rank_back(pool, rank)
+
+    def told(self, reply: InventoryReply) -> list[Output]:
+        """A rank has told what it holds; what all of them hold is taken over, and the pool is in use again.
+
+        Raises:
+            RequestError: the inventory is malformed; nothing has changed.
+        """
+        replies = self.takeovers.told(reply)
+        if not replies:
+            return []
+        outputs: list[Output] = []
+        for one in replies:
+            outputs += self.resets.durable(one)
+        newest = max(one.content_epoch for one in replies)
+        if newest > self.resets.content_epoch:  # an earlier coordinator has begun a reset that others have not heard of
+            self.resets.adopt(newest)
+            lower = [place.pool for place in self.tiers.traffic.places if place.level and place.pool != reply.pool]
+            for pool in lower:
+                outputs += self.forget_content(pool)
+                outputs += self.resets.make_durable(pool)
+        if any(one.content_epoch < self.resets.content_epoch for one in replies):
+            outputs += self.resets.make_durable(reply.pool)
+        else:
+            outputs += self.takeovers.take_over(reply.pool, [one.inventory for one in replies])
+        self._back(reply.pool)
+        return outputs
+
+    # -- the coordinator -----------------------------------------------------------------------------------------------
+
+    def recover(self) -> list[Output]:
+        """This coordinator follows another one: empty the groups, and ask for what is below the device."""
+        transfers = self.tiers.traffic.transfers
+        outputs: list[Output] = [self.parts.mail.to(group, ForgetEvent()) for group in self.parts.layout.indexed]
+        for place in self.tiers.traffic.places:
+            if place.level:
+                for rank in range(self.parts.config.ranks):
+                    transfers.rank_lost(place.pool, rank)
+                outputs += self.takeovers.ask(place.pool, self.resets.content_epoch)
+        return outputs
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _check_group(self, group: int) -> None:
+        if group not in self.parts.layout.indexed:
+            raise RequestError(f"{group!r} is no group with an index; those are {sorted(self.parts.layout.indexed)}")
+
+    def _check_rank(self, pool: int, rank: int) -> None:
+        ranks = self.parts.config.ranks
+        if pool not in range(len(self.parts.pools)) or rank not in range(ranks):
+            raise RequestError(
+                f"no tier actor of pool {pool!r} on rank {rank!r}: {len(self.parts.pools)} pools, {ranks} ranks"
+            )
