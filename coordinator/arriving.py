@@ -93,15 +93,16 @@ class Arriving:
         self._expires_s = np.full(blocks, np.inf)
         self._is_void = np.zeros(blocks, np.bool_)
         self._source = np.zeros((3, blocks), np.int64)  # pool, slot, generation
+        self._transfer = np.zeros(blocks, np.int64)
 
-    def expect(self, batch: Batch, source_pool: int, sources: Slots, source_generations: Generations) -> None:
+    def expect(self, batch: Batch, source_pool: int, source: Batch, transfer_ids: NDArray[np.int64]) -> None:
         """Blocks are on their way.
 
         Args:
             batch: in the slots that they will be in.
             source_pool: number of the pool that they are copied from.
-            sources: slots there.
-            source_generations: of these slots.
+            source: the same blocks there.
+            transfer_ids: for each block the transfer that brings it.
         """
         slots = batch.slots
         self._group[slots] = batch.groups + 1
@@ -111,14 +112,24 @@ class Arriving:
         self._priority[slots] = batch.priorities
         self._expires_s[slots] = batch.expires_s
         self._source[0, slots] = source_pool
-        self._source[1, slots] = sources
-        self._source[2, slots] = source_generations
+        self._source[1, slots] = source.slots
+        self._source[2, slots] = source.generations
+        self._transfer[slots] = transfer_ids
         self.count += len(slots)
 
     def expected(self, slots: Slots) -> NDArray[np.bool_]:
         """In which of these slots something arrives."""
         expected: NDArray[np.bool_] = self._group.take(slots) != NOTHING
         return expected
+
+    def brought_by(self, transfer_id: int, slots: Slots) -> NDArray[np.bool_]:
+        """In which of the slots that a transfer writes it brings something.
+
+        It may still write a slot that was given back meanwhile and that another one, held back until it is over, is to
+        fill.
+        """
+        brought: NDArray[np.bool_] = self.expected(slots) & (self._transfer.take(slots) == transfer_id)
+        return brought
 
     def batch(self, slots: Slots) -> Batch:
         """What arrives in slots."""

@@ -103,12 +103,12 @@ class Landings:
         failed = np.zeros(len(copies.destinations), np.bool_) if done.failed is None else done.failed
         if arriving is None:
             return None, failed
-        expected = arriving.expected(copies.destinations)
-        slots = copies.destinations.compress(expected)
+        brought = arriving.brought_by(done.transfer_id, copies.destinations)
+        slots = copies.destinations.compress(brought)
         if not len(slots):
             return None, failed
         copied = Copied(copies.destination_pool, arriving.batch(slots), *arriving.sources(slots))
-        return copied, failed.compress(expected)
+        return copied, failed.compress(brought)
 
     def _fail(self, copied: Copied, now_s: float) -> list[Output]:
         """Copies have failed: what arrives is forgotten; what could not be read up is gone, too."""
@@ -201,5 +201,7 @@ class Landings:
     def _give_up(self, numbers: set[int]) -> list[Output]:
         outputs: list[Output] = []
         for number in sorted(numbers):
-            outputs += self._end(self._open.pop(number)[1], is_there=False)
+            _, copied = self._open.pop(number)
+            self._traffic.pools[copied.pool].ledger.give_up(copied.batch.slots)
+            outputs += self._end(copied, is_there=False)
         return outputs

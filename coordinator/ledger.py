@@ -301,11 +301,24 @@ class Ledger:
             slots: published; no slot twice.
         """
         self.published[slots] = 0
-        self.last_generation += 1
-        self.generation[slots] = self.last_generation  # a place noted earlier must not fit again
+        self._renew(slots)
         in_use = self.uses.take(slots) > 0
         self.free_order.forget_places(slots.compress(in_use))
         self.free_order.move_front(slots.compress(~in_use))
+
+    def give_up(self, slots: Slots) -> None:
+        """Blocks that were offered to a group, or are on their way, are not to be published.
+
+        The group may have answered somebody that they are there: such an answer must not fit any more.
+
+        Args:
+            slots: those that are published stay so, since they were offered by several sequences.
+        """
+        self._renew(slots.compress((self.published.take(slots) == 0) & (slots != NULL_SLOT)))
+
+    def _renew(self, slots: Slots) -> None:
+        self.last_generation += 1
+        self.generation[slots] = self.last_generation  # a place noted earlier must not fit again
 
     def published_by_group(self) -> dict[int, Slots]:
         """The slots with published blocks, by the group that has published them; groups without any are left out."""

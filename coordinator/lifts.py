@@ -52,13 +52,18 @@ class Lifts:
         """A claim needs these copies, if it is granted."""
         for lift in claim.lifts:
             self._planned[lift.pool][lift.sources] = True
-            self._planned_blocks[lift.pool] += len(lift.sources)
+            self._count(lift, len(lift.sources))
 
     def unplan(self, claim: Claim) -> None:
         """It does not, or they have begun."""
         for lift in claim.lifts:
             self._planned[lift.pool][lift.sources] = False
-            self._planned_blocks[lift.pool] -= len(lift.sources)
+            self._count(lift, -len(lift.sources))
+
+    def _count(self, lift: Lift, blocks: int) -> None:
+        self._planned_blocks[lift.pool] += blocks
+        for engine in self.engines(lift.pool):
+            self.traffic.plan(engine, blocks)
 
     def is_planned(self, pool: int, sources: Slots) -> bool:
         """Whether an earlier request of this round needs one of these blocks, too."""
@@ -83,9 +88,8 @@ class Lifts:
         return tuple(path)
 
     def room(self, engine: int) -> int:
-        """Blocks that a request may still have brought up by a tier actor, besides those planned."""
-        planned = sum([count for pool, count in self._planned_blocks.items() if engine in self.engines(pool)])
-        return max(0, self.traffic.room(engine, self._now_s) - planned)
+        """Blocks that a request may still have brought up by a tier actor."""
+        return self.traffic.room(engine, self._now_s)
 
     def bounced(self, pool: int) -> int:
         """How many blocks are planned to come through a pool from one below it."""

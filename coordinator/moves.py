@@ -78,7 +78,9 @@ class Moves:
         else:
             upper = traffic.pools[above]
             room = min(room, max(0, upper.ledger.free - upper.reserved_blocks))
+            traffic.plan(pool, room)  # what is evicted for it may not use up the credits
             destinations = self._tiers.demotions.take(above, room, Holder.TRANSFER, now_s) if room else slots[:0]
+            traffic.plan(pool, -room)
         sources = slots[: len(destinations)]
         if len(sources):
             ledger = traffic.pools[pool].ledger

@@ -77,7 +77,7 @@ class Outcomes:
             copies = transfer.copies
             arriving = self.tiers.traffic.arriving[copies.destination_pool]
             if arriving is not None and self.tiers.traffic.is_up(copies.source_pool, copies.destination_pool):
-                arriving.void(copies.destinations)
+                arriving.void(copies.destinations.compress(arriving.brought_by(transfer_id, copies.destinations)))
             touched = {copies.source_pool: copies.sources}
             touched[copies.destination_pool] = np.concatenate(
                 [copies.destinations, touched.get(copies.destination_pool, copies.sources[:0])]

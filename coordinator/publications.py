@@ -266,7 +266,10 @@ class Publications:
         slots: list[tuple[int, Slots]] = []
         for publication in list(self._unanswered.values()):
             mine = [group for group in publication.offers if group in groups]
-            slots += [(group, publication.offers.pop(group).slots) for group in mine]
+            for group in mine:
+                offered = publication.offers.pop(group).slots
+                self._ledgers_of_pools[self._pool_of[group]].give_up(offered)
+                slots.append((group, offered))
             if mine:
                 self._close_if_complete(publication)
                 concerned.append(publication)

@@ -203,6 +203,7 @@ class Takeovers:
             takeover = self._open.pop(publish_id)
             pool, slots = takeover.pool, takeover.blocks.slots
             ledger = self._parts.pools[pool].ledger
+            ledger.give_up(slots)
             ledger.release(slots[::-1], Holder.TRANSFER)
             orphans = Orphans(pool, takeover.blocks, ledger.generation.take(slots))
             self._orphans.setdefault(takeover.group, []).append(orphans)
@@ -214,8 +215,10 @@ class Takeovers:
         gone = []
         for publish_id in [number for number, one in self._open.items() if one.pool == pool]:
             takeover = self._open.pop(publish_id)
-            self._parts.pools[pool].ledger.release(takeover.blocks.slots, Holder.TRANSFER)
-            gone.append((takeover.group, takeover.blocks.slots))
+            ledger, slots = self._parts.pools[pool].ledger, takeover.blocks.slots
+            ledger.give_up(slots)
+            ledger.release(slots, Holder.TRANSFER)
+            gone.append((takeover.group, slots))
         return gone
 
     def holders(self, pool: int) -> list[tuple[str, str, Slots]]:

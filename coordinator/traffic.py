@@ -62,6 +62,7 @@ class Traffic:
         transfers: all copies that are not acknowledged.
         arriving: for each pool what arrives there; None for pools of stacks of one.
         resting: of pools that copies down have failed to write to, when they are tried again.
+        planned: by tier actor that copies, blocks that will be begun in this round, whatever else is.
         taken_below: for each pool the slots that copies have taken since it was last looked after.
     """
 
@@ -81,6 +82,7 @@ class Traffic:
         self.counters = counters
         self.binds = binds
         self.resting: dict[int, float] = {}
+        self.planned: dict[int, int] = {}
         self.taken_below = [0 for _ in pools]
         self._arriving_max = limits.arriving_blocks_max
         self._retry_s = limits.tier_retry_s
@@ -101,8 +103,12 @@ class Traffic:
         above = self.places[lower].above
         if self.resting.get(lower, -np.inf) > now_s or (above is not None and self.transfers.lost_ranks(above)):
             return 0
-        arriving = sum([one.count for one in self.arriving if one is not None])
-        return max(0, min(self.transfers.room(lower), self._arriving_max - arriving))
+        arriving = sum([one.count for one in self.arriving if one is not None]) + sum(self.planned.values())
+        return max(0, min(self.transfers.room(lower) - self.planned.get(lower, 0), self._arriving_max - arriving))
+
+    def plan(self, engine: int, blocks: int) -> None:
+        """A tier actor will be asked for so many more copies in this round; a negative number: for fewer."""
+        self.planned[engine] = self.planned.get(engine, 0) + blocks
 
     def rest(self, pool: int, now_s: float) -> None:
         """A copy into a pool has failed: leave it alone for a while."""
@@ -179,8 +185,7 @@ class Traffic:
         assert lower is not None
         leaving.begin(batch.slots, batch.generations)
         leg = Leg(batch, upper, lower, destinations)
-        self._begin(leg, now_s, urgent=False)
-        self._remember(leg, upper, batch)
+        self._remember(leg, self._begin(leg, now_s, urgent=False), upper, batch)
         self.counters.demoted += len(batch)
 
     def copy_up(self, leg: Leg, now_s: float, known_pool: int, known: Batch) -> None:
@@ -193,13 +198,13 @@ class Traffic:
             known_pool: where the index knows the blocks.
             known: the same blocks there.
         """
-        self._begin(leg, now_s, urgent=True)
-        self._remember(leg, known_pool, known)
+        self._remember(leg, self._begin(leg, now_s, urgent=True), known_pool, known)
         self.counters.promoted += len(leg.batch)
 
-    def _begin(self, leg: Leg, now_s: float, *, urgent: bool) -> None:
+    def _begin(self, leg: Leg, now_s: float, *, urgent: bool) -> NDArray[np.int64]:
+        """For each block the transfer that brings it."""
         batch = leg.batch
-        self.transfers.begin(
+        return self.transfers.begin(
             Copies(
                 leg.source_pool,
                 batch.slots,
@@ -213,12 +218,12 @@ class Traffic:
             urgent=urgent,
         )
 
-    def _remember(self, leg: Leg, known_pool: int, known: Batch) -> None:
+    def _remember(self, leg: Leg, transfer_ids: NDArray[np.int64], known_pool: int, known: Batch) -> None:
         arriving, ledger = self.arriving[leg.pool], self.pools[leg.pool].ledger
         assert arriving is not None
         generations = ledger.generation.take(leg.destinations)
         there = leg.batch.moved_to(leg.destinations, generations)
-        arriving.expect(there, leg.source_pool, leg.batch.slots, leg.batch.generations)
+        arriving.expect(there, leg.source_pool, leg.batch, transfer_ids)
         for group, chosen in by_group(there.groups):
             self.binds.arrives(
                 group,
@@ -252,7 +257,11 @@ class Traffic:
     def left(self, source_pool: int, sources: Slots, generations: Generations, *, is_up: bool) -> None:
         """Copies from these slots are over."""
         if is_up:
-            self.pools[source_pool].ledger.release(sources, Holder.TRANSFER)
+            ledger = self.pools[source_pool].ledger
+            while len(sources):  # one that was copied twice is held twice
+                _, first = np.unique(sources, return_index=True)
+                ledger.release(sources.take(np.sort(first)), Holder.TRANSFER)
+                sources = np.delete(sources, first)
             return
         leaving = self._leaving[source_pool]
         assert leaving is not None

@@ -58,7 +58,7 @@ class Waits:
 
     def __init__(self, pools: int) -> None:
         self._waits: dict[SequenceId, Wait] = {}
-        self._of_transfer: dict[int, list[SequenceId]] = {}
+        self._of_transfer: dict[int, dict[SequenceId, None]] = {}  # a set in order
         self._slots_waiting = [0] * pools
 
     def slots_waiting(self, pool: int) -> int:
@@ -83,7 +83,7 @@ class Waits:
         wait.reads_after.update(reads_after)
         wait.writes_after.update(writes_after)
         for transfer_id in {*reads_after, *writes_after}:
-            self._of_transfer.setdefault(transfer_id, []).append(sequence.sequence_id)
+            self._of_transfer.setdefault(transfer_id, {})[sequence.sequence_id] = None
 
     def reads(self, sequence_id: SequenceId) -> set[int]:
         """Transfers that bring what a sequence reads and that are not done."""

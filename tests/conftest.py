@@ -6,6 +6,7 @@ at the top, so that every run looks somewhere new. A failure names the seed that
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
 import time
@@ -18,6 +19,8 @@ from hypothesis import HealthCheck, Phase
 from hypothesis.stateful import run_state_machine_as_test
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hypothesis.stateful import RuleBasedStateMachine
 
 FIXED_SEED = 1
@@ -54,6 +57,18 @@ class Search:
                 error.add_note(f"\nTo see this again: python -m pytest {path} --seed {seed}")
                 raise
             if time.monotonic() >= end_s:
+                return
+
+    def each(self, run: Callable[[int], None]) -> None:
+        """Call something with every seed from the first on; at least twenty of them."""
+        end_s = time.monotonic() + self.seconds
+        for seed in itertools.count(self.seed):
+            try:
+                run(seed)
+            except BaseException as error:
+                error.add_note(f"\nTo see this again: python -m pytest {inspect.getsourcefile(run)} --seed {seed}")
+                raise
+            if time.monotonic() >= end_s and seed >= self.seed + 20:
                 return
 
 

@@ -38,6 +38,8 @@ from kvtroupe.coordinator.state import CoordinatorState
 from tests.coordinator.support import BLOCK_TOKENS, chain, new
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import AdmitResult, NewSequence, Output, SequenceId, ToCoordinator, ToTier
 
@@ -79,18 +81,24 @@ class TierRows:
         return InventoryReply(self.pool, self.rank, message.epoch, self.content_epoch, self.inventory())
 
     def _copy(self, message: CopyRequest) -> CopyReply:
-        copies = message.copies
-        failed = tuple(range(len(copies.sources))) if self.failing else ()
-        if copies.destination_pool == self.pool:
-            for slot in copies.destinations.tolist():
-                self.rows.pop(slot, None)
-            if copies.digests is not None and not failed and message.content_epoch >= self.content_epoch:
-                assert copies.groups is not None
-                assert copies.parents is not None
-                for position, slot in enumerate(copies.destinations.tolist()):
-                    digest, parent = copies.digests[position].tobytes(), copies.parents[position].tobytes()
-                    self.rows[slot] = int(copies.groups[position]), digest, parent
+        failed = tuple(range(len(message.copies.sources))) if self.failing else ()
+        self.note(message, failed)
         return CopyReply(message.transfer_id, message.epoch, self.pool, self.rank, failed)
+
+    def note(self, message: CopyRequest, failed: Container[int]) -> None:
+        """Copies are done, but for some that failed: what was in the slots before is gone, and what is new is kept."""
+        copies = message.copies
+        if copies.destination_pool != self.pool:
+            return
+        is_kept = copies.digests is not None and message.content_epoch >= self.content_epoch
+        for position, slot in enumerate(copies.destinations.tolist()):
+            self.rows.pop(slot, None)
+            if is_kept and position not in failed:
+                assert copies.groups is not None
+                assert copies.digests is not None
+                assert copies.parents is not None
+                digest, parent = copies.digests[position].tobytes(), copies.parents[position].tobytes()
+                self.rows[slot] = int(copies.groups[position]), digest, parent
 
     def inventory(self) -> Inventory:
         """All that it keeps."""

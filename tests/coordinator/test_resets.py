@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from kvtroupe.coordinator.check import quiescent
 from kvtroupe.coordinator.messages import (
+    AdmitReply,
+    AdmitRequest,
     Admitted,
     CommitReply,
+    CommitRequest,
+    GroupOutput,
+    MatchReply,
+    PublishReply,
     RecoverEvent,
     ReleaseEvent,
     ResetReply,
@@ -71,6 +77,29 @@ def test_a_publication_that_is_under_way_is_void() -> None:
     cluster.deliver()
 
     assert cluster.replica.published("full") == {}
+    cluster.check()
+
+
+def test_what_a_group_has_answered_before_a_reset_does_not_count_after_it() -> None:
+    """Its blocks are offered and entered, a round asks for them, and only then comes the reset: no hit."""
+    cluster = make()
+    (result,) = cluster.admit(new("a", "ab", extra_tokens=0))
+    assert isinstance(result, Admitted)
+    group = cluster.replica.groups[0]
+    sent = [
+        *cluster.replica.step(CommitRequest(70, "a", 8), 0.0),
+        *cluster.replica.step(AdmitRequest(71, (new("b", "ab"),)), 0.0),
+    ]
+    publish, match = [group.handle(one.message, one.number) for one in sent if isinstance(one, GroupOutput)]
+    cluster.send(ResetRequest(5))
+    assert isinstance(publish, PublishReply)
+    assert isinstance(match, MatchReply)
+    assert match.evidence[0].present == 0b11
+
+    cluster.send(publish)
+    (reply,) = [one for one in cluster.send(match) if isinstance(one, AdmitReply)]
+
+    assert [one.cached_tokens for one in reply.results if isinstance(one, Admitted)] == [0]
     cluster.check()
 
 

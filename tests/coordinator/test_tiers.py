@@ -8,9 +8,19 @@ import pytest
 
 from kvtroupe.coordinator.check import check, quiescent
 from kvtroupe.coordinator.config import Config, GroupConfig, PoolConfig
-from kvtroupe.coordinator.messages import Admitted, LookupReply, LookupRequest, MoveReply, MoveRequest, ToClient
+from kvtroupe.coordinator.messages import (
+    AdmitRequest,
+    Admitted,
+    LookupReply,
+    LookupRequest,
+    MoveReply,
+    MoveRequest,
+    ReleaseEvent,
+    ToClient,
+)
 from kvtroupe.coordinator.replica import Replica
 from kvtroupe.coordinator.retention import Retention
+from tests.coordinator.cluster import Cluster
 from tests.coordinator.support import DIGEST_BYTES, admit, cache, chain, new
 
 FULL = GroupConfig(name="full")
@@ -244,6 +254,44 @@ def test_blocks_can_be_offloaded_and_brought_back() -> None:
     assert quiescent(replica)
 
 
+# -- several at once ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_hit_evicts_does_not_use_up_the_copies_that_the_hit_needs() -> None:
+    """Two copies at a time: both bring blocks up, and of the two that are evicted for them none is copied down."""
+    replica = make_tiers(blocks=(7, 20), copies_max_blocks=2)
+    for words in ("ab", "cd", "ef", "gh"):
+        cache(replica, words)
+    assert digests("ab") <= below(replica, 1)
+    before = replica.counters()
+
+    admitted = admit(replica, new("reader", "ab"))
+
+    after = replica.counters()
+    assert admitted.cached_tokens == 8
+    assert (after.promoted - before.promoted, after.demoted - before.demoted) == (2, 0)
+    check(replica)
+
+
+def test_a_block_that_is_brought_up_twice_in_one_round_is_given_back_twice() -> None:
+    """A move and an admission want the same blocks, and are asked in one round."""
+    cluster = Cluster(make_tiers(blocks=(17, 20)).config)
+    cluster.cache("abcd", "efgh", "ijkl", "mnop", "qrst")
+    cluster.silent.add(("group", 0, 0))
+    cluster.send(LookupRequest(1, chain("x")))
+    cluster.send(MoveRequest(2, chain("abcd"), 0))
+    cluster.send(AdmitRequest(3, (new("reader", "abcd"),)))
+
+    cluster.silent.clear()
+    cluster.deliver()
+
+    assert cluster.replica.counters().promoted == 8
+    cluster.check()
+    cluster.send(ReleaseEvent("reader"))
+    cluster.check()
+    assert quiescent(cluster.replica)
+
+
 # -- anything at all ---------------------------------------------------------------------------------------------------
 
 
@@ -280,3 +328,33 @@ def test_whatever_happens_every_invariant_holds(groups: tuple[GroupConfig, ...],
         replica.release(one)
     check(replica)
     assert quiescent(replica)
+
+
+def test_a_copy_into_a_slot_that_was_given_back_does_not_stand_for_the_next_one() -> None:
+    """A state is copied into the slot of a sequence that ends at once; the slot is then to get a block of the host.
+
+    The second copy waits for the first. When the first is over, nothing has landed yet.
+    """
+    config = make_tiers(FULL, RECURRENT, blocks=(9, 9)).config
+    cluster = Cluster(config)
+    cluster.cache("ab", "cdef")  # the second one needs room: blocks of the first go down
+    promoted_before = cluster.replica.counters().promoted
+    cluster.silent = {("tier", 0, 0), ("tier", 1, 0)}
+    (result,) = cluster.admit(new("a", "cdef"))
+    assert isinstance(result, Admitted)
+    assert result.cached_tokens == 16
+    cluster.send(ReleaseEvent("a"))
+    cluster.send(MoveRequest(7, chain("ab"), 0))
+    assert cluster.replica.counters().promoted > promoted_before
+    landed_before = cluster.replica.counters().landed
+
+    cluster.silent = {("tier", 1, 0)}
+    cluster.deliver()
+
+    assert cluster.replica.counters().landed == landed_before
+    cluster.check()
+    cluster.silent = set()
+    cluster.deliver()
+    assert cluster.replica.counters().landed > landed_before
+    assert cluster.hit("ab") == 8
+    cluster.check()

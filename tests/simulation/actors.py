@@ -1,0 +1,104 @@
+"""Group and tier actors of a simulation, each with its channels to and from the coordinator."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kvtroupe.coordinator.group import Group
+from kvtroupe.coordinator.messages import CopyReply, CopyRequest
+from tests.coordinator.cluster import TierRows
+from tests.simulation.memory import GARBAGE
+
+if TYPE_CHECKING:
+    import random
+
+    from kvtroupe.coordinator.messages import GroupOutput, TierOutput, ToCoordinator
+    from tests.simulation.memory import Memory
+
+
+@dataclass
+class GroupActor:
+    """A group behind its channels.
+
+    Attributes:
+        group: the state of the actor.
+        inbox: what it was sent.
+        outbox: what it has answered.
+        is_there: whether the coordinator has it for alive; what is sent to one that is not is lost.
+    """
+
+    group: Group
+    inbox: deque[GroupOutput] = field(default_factory=deque)
+    outbox: deque[ToCoordinator] = field(default_factory=deque)
+    is_there: bool = True
+
+    def work(self) -> None:
+        """Handle a message."""
+        output = self.inbox.popleft()
+        answer = self.group.handle(output.message, output.number, output.epoch)
+        if answer is not None:
+            self.outbox.append(answer)
+
+    def die(self) -> None:
+        """All that it knows is gone, and so is what it was sent."""
+        self.is_there = False
+        self.inbox.clear()
+        self.group = Group(self.group.number, self.group.index.slots_of_levels, self.group.index.digest_bytes)
+
+
+@dataclass
+class TierActor:
+    """A tier actor of one pool and rank behind its channels; it copies when it comes to it, bytes and all.
+
+    Attributes:
+        rows: what it keeps of its blocks.
+        memory: of all pools.
+        inbox: what it was sent.
+        outbox: what it has answered.
+        is_there: whether the coordinator has it for alive; what is sent to one that is not is lost.
+        epoch: the newest coordinator that it has heard of.
+    """
+
+    rows: TierRows
+    memory: Memory
+    inbox: deque[TierOutput] = field(default_factory=deque)
+    outbox: deque[ToCoordinator] = field(default_factory=deque)
+    is_there: bool = True
+    epoch: int = 0
+
+    def work(self, chance: random.Random, failure_rate: float) -> None:
+        """Handle a message; some copies fail, and spoil what they were to write."""
+        message = self.inbox.popleft().message
+        if not isinstance(message, CopyRequest):
+            answer = self.rows.handle(message)
+            if answer is not None:
+                self.outbox.append(answer)
+            return
+        copies, rank = message.copies, self.rows.rank
+        failed = []
+        is_there = self.memory.is_there(copies.source_pool, rank) and self.memory.is_there(
+            copies.destination_pool, rank
+        )
+        for position, (source, destination) in enumerate(
+            zip(copies.sources.tolist(), copies.destinations.tolist(), strict=True)
+        ):
+            content = self.memory.get((copies.source_pool, rank, source))
+            if not is_there or chance.random() < failure_rate:
+                failed.append(position)
+                content = GARBAGE
+            self.memory.put((copies.destination_pool, rank, destination), content)
+        self.rows.note(message, failed)
+        reply = CopyReply(message.transfer_id, message.epoch, self.rows.pool, rank, tuple(failed))
+        self.outbox.append(reply)
+        if chance.random() < 0.1:
+            self.outbox.append(reply)
+
+    def die(self, *, keeps_rows: bool) -> None:
+        """The actor is gone with what it was asked; its bytes and rows too, unless it is a disk."""
+        self.inbox.clear()
+        self.is_there = False
+        if not keeps_rows:
+            self.rows = TierRows(self.rows.pool, self.rows.rank)
+            self.memory.lose(self.rows.pool, self.rows.rank)

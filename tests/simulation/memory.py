@@ -1,0 +1,87 @@
+"""Modelled bytes: what every slot of every pool holds on every rank.
+
+The content of a block is the words of its chain and how many of its tokens are written; what a copy has spoilt, or
+nobody has written, is nothing that anybody expects.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from kvtroupe.coordinator.ledger import NULL_SLOT
+from tests.coordinator.support import BLOCK_TOKENS, last_digest
+
+if TYPE_CHECKING:
+    from kvtroupe.coordinator.config import Config
+    from kvtroupe.coordinator.state import CoordinatorState
+
+Content: TypeAlias = tuple[str, int]  # words of the chain up to the block, tokens written
+Place: TypeAlias = tuple[int, int, int]  # pool, rank, slot
+
+GARBAGE: Content = ("", -1)
+
+
+class WrongContent(AssertionError):
+    """Somebody has read what was not there, or a published block is not what its digest says."""
+
+
+class Memory:
+    """See the module.
+
+    Args:
+        config: of the replica.
+
+    Attributes:
+        away: pools and ranks whose memory is lost, before the coordinator has heard of another one.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._ranks = range(config.ranks)
+        self.away: set[tuple[int, int]] = set()
+        self._content: dict[Place, Content] = {}
+
+    def get(self, place: Place) -> Content:
+        """What is in a slot."""
+        return self._content.get(place, GARBAGE)
+
+    def put(self, place: Place, content: Content) -> None:
+        """Write a slot."""
+        assert place[2] != NULL_SLOT, "nobody writes the null block"
+        self._content[place] = content
+
+    def expect(self, place: Place, content: Content, who: object) -> None:
+        """Read a slot.
+
+        Raises:
+            WrongContent: it holds something else.
+        """
+        if self.get(place) != content:
+            raise WrongContent(f"{who} expects {content} in pool, rank, slot {place}, and there is {self.get(place)}")
+
+    def is_there(self, pool: int, rank: int) -> bool:
+        """Whether anything can be read or written in a pool on one rank."""
+        return (pool, rank) not in self.away
+
+    def lose(self, pool: int, rank: int) -> None:
+        """The memory of a pool on one rank is gone."""
+        self.away.add((pool, rank))
+        for place in [one for one in self._content if one[:2] == (pool, rank)]:
+            del self._content[place]
+
+    def check_published(self, state: CoordinatorState) -> None:
+        """On every rank, what is published is what its digest says.
+
+        Raises:
+            WrongContent: it is not.
+        """
+        for pool, one in enumerate(state.pools):
+            for slot in np.flatnonzero(one.ledger.published).tolist():
+                digest = one.ledger.digest[slot].tobytes()
+                for rank in self._ranks:
+                    if not self.is_there(pool, rank):
+                        continue
+                    words, tokens = self.get((pool, rank, slot))
+                    if tokens != BLOCK_TOKENS or last_digest(words) != digest:
+                        raise WrongContent(f"slot {slot} of pool {pool} is published; rank {rank} has {words, tokens}")
