@@ -308,12 +308,17 @@ class CopyRequest:
         epoch: of the coordinator.
         copies: what to copy.
         content_epoch: that the content is of; a tier that has seen a newer one keeps no row of it.
+        source_epoch: of the tier actor that has the source pool on this rank. Where another one has taken its place,
+            the bytes are not there any more: every copy fails.
+        destination_epoch: the same of the destination pool.
     """
 
     transfer_id: int
     epoch: int
     copies: Copies
     content_epoch: int = 0
+    source_epoch: int = 0
+    destination_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

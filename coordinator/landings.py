@@ -84,6 +84,7 @@ class Landings:
         outputs: list[Output] = []
         arrived = copied.only(~(failed | void))
         if len(arrived.batch):
+            arriving.copied(arrived.batch.slots)
             for group, chosen in by_group(arrived.batch.groups):
                 publish_id = self._numbers.next()
                 part = arrived.only(chosen)
@@ -123,6 +124,9 @@ class Landings:
         if source_level < level:
             traffic.rest(copied.pool, now_s)
             return []
+        arriving = traffic.arriving[copied.source_pool]
+        assert arriving is not None
+        arriving.void_under(copied.sources, copied.source_generations)  # it may be about to land there
         ledger = traffic.pools[copied.source_pool].ledger
         there = (ledger.generation.take(copied.sources) == copied.source_generations) & (
             ledger.published.take(copied.sources) != 0
@@ -138,13 +142,18 @@ class Landings:
             return None
         del self._open[reply.publish_id]
         group, copied = found
-        if reply.entered is None:
+        arriving = self._traffic.arriving[copied.pool]
+        assert arriving is not None
+        void = arriving.is_void(copied.batch.slots)
+        if reply.entered is None and not void.any():
             self._publish(group, copied, now_s)
             return self._end(copied)
-        entered = copied.only(reply.entered)
+        is_there = ~void if reply.entered is None else reply.entered & ~void
+        entered = copied.only(is_there)
         if len(entered.batch):
             self._publish(group, entered, now_s)
-        return self._end(entered) + self._end(copied.only(~reply.entered), is_there=False)
+        self._traffic.pools[copied.pool].ledger.give_up(copied.batch.slots.compress(void))
+        return self._end(entered) + self._end(copied.only(~is_there), is_there=False)
 
     def _publish(self, group: int, entered: Copied, now_s: float) -> None:
         traffic, batch = self._traffic, entered.batch
@@ -191,7 +200,10 @@ class Landings:
         """The memory of a pool is lost: what is copied into it or from it does not land."""
         for number, arriving in enumerate(self._traffic.arriving):
             if arriving is not None:
-                arriving.void(arriving.of_group() if number == pool else arriving.from_pool(pool))
+                if number == pool:
+                    arriving.void(arriving.of_group())
+                else:
+                    arriving.void_from(pool)
         gone = {number for number, (_, copied) in self._open.items() if copied.pool == pool}
         for group, copied in [self._open[number] for number in gone]:
             level = self._traffic.places[pool].level

@@ -37,10 +37,18 @@ class TierLostEvent:
 
 @dataclass(frozen=True, slots=True)
 class TierReadyEvent:
-    """A new tier actor has taken the place of a lost one; what it holds is asked for."""
+    """A new tier actor has taken the place of one that was there before; what it holds is asked for.
+
+    Attributes:
+        pool: number of the pool.
+        rank: of the actor.
+        tier_epoch: above that of every tier actor of this pool and rank before it. If its predecessor was not said to
+            be lost, it is lost now.
+    """
 
     pool: int
     rank: int
+    tier_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,8 @@ class RecoverEvent:
     Attributes:
         process_ids: processes that map device memory and may still write into slots that the old one gave them. None of
             these slots is handed out before each of them is known to be dead, or has acknowledged the loss.
+        tier_epochs: pool, rank and epoch of tier actors, those that are lost just now as well; of others it is 0.
     """
 
     process_ids: tuple[str | int, ...]
+    tier_epochs: tuple[tuple[int, int, int], ...] = ()

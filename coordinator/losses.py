@@ -19,6 +19,8 @@ from kvtroupe.coordinator.errors import RequestError, TierLost
 from kvtroupe.coordinator.messages import ForgetEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvtroupe.coordinator.messages import InventoryReply, Output
     from kvtroupe.coordinator.outcomes import Outcomes
     from kvtroupe.coordinator.parts import Parts
@@ -135,21 +137,27 @@ class Losses:
         running = list(self.records.sequences.values())
         return [self.outcomes.undo(one, TierLost(one.sequence_id, name)) for one in running]
 
-    def tier_ready(self, pool: int, rank: int) -> list[Output]:
-        """A new tier actor is there.
+    def tier_ready(self, pool: int, rank: int, tier_epoch: int, now_s: float) -> list[Output]:
+        """A new tier actor is there; one that is not new is counted as a late answer, and no more.
 
         Raises:
             RequestError: there is no such pool or rank.
         """
         self._check_rank(pool, rank)
-        away = self._away.setdefault(pool, set())
-        away.discard(rank)
-        if away:
+        transfers = self.tiers.traffic.transfers
+        if tier_epoch <= transfers.tier_epoch(pool, rank):
+            self.parts.counters.late_answers += 1
             return []
+        outputs = self.tier_lost(pool, rank, now_s)  # it may have been replaced before anybody has noticed
+        transfers.begin_tier_epoch(pool, rank, tier_epoch)
+        away = self._away[pool]
+        away.remove(rank)
+        if away:
+            return outputs
         if self.tiers.traffic.places[pool].level:
-            return self.takeovers.ask(pool, self.resets.content_epoch)
+            return outputs + self.takeovers.ask(pool, self.resets.content_epoch)
         self._back(pool)
-        return []
+        return outputs
 
     def _back(self, pool: int) -> None:
         self.tiers.lost_devices.discard(pool)
@@ -185,9 +193,20 @@ class Losses:
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
-    def recover(self) -> list[Output]:
-        """This coordinator follows another one: empty the groups, and ask for what is below the device."""
+    def recover(self, tier_epochs: Sequence[tuple[int, int, int]]) -> list[Output]:
+        """This coordinator follows another one: empty the groups, and ask for what is below the device.
+
+        Args:
+            tier_epochs: pool, rank and epoch of tier actors.
+
+        Raises:
+            RequestError: there is no such pool or rank; nothing has changed.
+        """
         transfers = self.tiers.traffic.transfers
+        for pool, rank, _ in tier_epochs:
+            self._check_rank(pool, rank)
+        for pool, rank, tier_epoch in tier_epochs:
+            transfers.begin_tier_epoch(pool, rank, tier_epoch)
         outputs: list[Output] = [self.parts.mail.to(group, ForgetEvent()) for group in self.parts.layout.indexed]
         for place in self.tiers.traffic.places:
             if place.level:

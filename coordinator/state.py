@@ -123,7 +123,7 @@ class CoordinatorState:
             GroupLostEvent: self._on_group_lost,
             GroupReadyEvent: self._on_group_ready,
             TierLostEvent: lambda message, now_s: self._losses.tier_lost(message.pool, message.rank, now_s),
-            TierReadyEvent: lambda message, _: self._losses.tier_ready(message.pool, message.rank),
+            TierReadyEvent: self._on_tier_ready,
             InventoryReply: lambda message, _: self._losses.told(message),
             RecoverEvent: self._on_recover,
             ResetRequest: lambda message, _: self.resets.reset(message),
@@ -387,8 +387,12 @@ class CoordinatorState:
         return outputs + self._finish_rounds(now_s)
 
     def _on_recover(self, message: RecoverEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
+        outputs = self._losses.recover(message.tier_epochs)
         self._recovery.begin(message.process_ids)
-        return self._losses.recover()
+        return outputs
+
+    def _on_tier_ready(self, message: TierReadyEvent, now_s: float) -> list[Output]:
+        return self._losses.tier_ready(message.pool, message.rank, message.tier_epoch, now_s)
 
     def acknowledged(self, process_id: str | int) -> None:
         """A process holds nothing any more that the coordinator before this one gave it."""

@@ -96,6 +96,8 @@ class Transfer:
         urgent: whether somebody waited for its copies when they were begun.
         held: whether it had to wait for another engine when it was made.
         content_epoch: that the content is of.
+        source_epochs: for each rank that of the tier actor that has the source pool.
+        destination_epochs: the same of the destination pool.
         missing: ranks that have not answered.
         sent: whether the ranks were asked.
         overdue: whether it was told that the deadline has passed.
@@ -112,6 +114,8 @@ class Transfer:
     urgent: bool
     held: bool
     content_epoch: int
+    source_epochs: tuple[int, ...]
+    destination_epochs: tuple[int, ...]
     missing: set[int]
     sent: bool = False
     overdue: bool = False

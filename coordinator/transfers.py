@@ -68,6 +68,7 @@ class Transfers:
                 )
         self._reads = [SlotUses(slots) for slots in self.slots]
         self._writes = [SlotUses(slots) for slots in self.slots]
+        self._tier_epochs = [(0,) * self.ranks for _ in self.slots]
         self._under_way = dict.fromkeys(self.credits, 0)  # blocks
         self._lost: dict[int, set[int]] = {engine: set() for engine in self.credits}
         self._open: dict[int, Transfer] = {}
@@ -205,6 +206,8 @@ class Transfers:
             urgent=kind.urgent,
             held=kind.held,
             content_epoch=self.content_epoch,
+            source_epochs=self._tier_epochs[kind.source_pool],
+            destination_epochs=self._tier_epochs[kind.destination_pool],
             missing=set(range(self.ranks)),
         )
         for transfers in (self._open, self._unsent, self._timed):
@@ -245,8 +248,16 @@ class Transfers:
     def _send(self, transfer: Transfer) -> Iterator[TierOutput]:
         transfer.sent = True
         del self._unsent[transfer.transfer_id]
-        request = CopyRequest(transfer.transfer_id, self.epoch, transfer.copies, transfer.content_epoch)
-        for rank in range(self.ranks):
+        epochs = zip(transfer.source_epochs, transfer.destination_epochs, strict=True)
+        for rank, (source_epoch, destination_epoch) in enumerate(epochs):
+            request = CopyRequest(
+                transfer.transfer_id,
+                self.epoch,
+                transfer.copies,
+                transfer.content_epoch,
+                source_epoch,
+                destination_epoch,
+            )
             yield TierOutput(transfer.engine, rank, request)
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -305,6 +316,16 @@ class Transfers:
     def begin_content_epoch(self, content_epoch: int) -> None:
         """What was published before is void: copies begun from now on are of other content, and in other transfers."""
         self.content_epoch = content_epoch
+        self._joinable.clear()
+
+    def tier_epoch(self, pool: int, rank: int) -> int:
+        """The epoch of the tier actor of a pool on one rank."""
+        return self._tier_epochs[pool][rank]
+
+    def begin_tier_epoch(self, pool: int, rank: int, tier_epoch: int) -> None:
+        """Another tier actor has a pool on one rank: copies begun before are refused there, if they are not done."""
+        epochs = self._tier_epochs[pool]
+        self._tier_epochs[pool] = (*epochs[:rank], tier_epoch, *epochs[rank + 1 :])
         self._joinable.clear()
 
     def rank_back(self, engine: int, rank: int) -> None:

@@ -5,7 +5,7 @@ The tier actors have no bytes, but they keep what such actors keep: which block 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -134,6 +134,7 @@ class Cluster:
         self.events: list[Output] = []
         self.now_s = 0.0
         self._inboxes: dict[Actor, deque[GroupOutput | TierOutput]] = {}
+        self._tier_epochs: Counter[tuple[int, int]] = Counter()
         self._last_id = 0
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -161,6 +162,10 @@ class Cluster:
             answer = self.tiers[output.engine, output.rank].handle(output.message)
         if answer is not None:
             self._take(self.replica.step(answer, self.now_s))
+
+    def inbox(self, actor: Actor) -> list[GroupOutput | TierOutput]:
+        """What waits for an actor."""
+        return list(self._inboxes.get(actor, ()))
 
     def waiting(self, actor: Actor) -> int:
         """How many messages wait for an actor."""
@@ -230,7 +235,8 @@ class Cluster:
 
     def tier_ready(self, pool: int, rank: int) -> list[Output]:
         """Another one is there."""
-        return self.send(TierReadyEvent(pool, rank))
+        self._tier_epochs[pool, rank] += 1
+        return self.send(TierReadyEvent(pool, rank, self._tier_epochs[pool, rank]))
 
     def restart(self, epoch: int) -> None:
         """The coordinator dies with its groups and what waits for anybody; another one is there, and has to be told."""

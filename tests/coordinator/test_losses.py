@@ -2,72 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from kvtroupe.coordinator.check import quiescent
-from kvtroupe.coordinator.config import Config, GroupConfig, PoolConfig
 from kvtroupe.coordinator.errors import CommitError, RequestError, TierLost
 from kvtroupe.coordinator.messages import (
-    AdmitRequest,
     Admitted,
     CommitReply,
     GroupLostEvent,
-    GroupOutput,
     MatchReply,
-    RecoverEvent,
     ReleaseEvent,
     SequenceFailedEvent,
     TierLostEvent,
     TierReadyEvent,
 )
-from tests.coordinator.cluster import Cluster
-from tests.coordinator.support import DIGEST_BYTES, chain, new, split
-
-if TYPE_CHECKING:
-    from kvtroupe.coordinator.messages import Output
-
-FULL = GroupConfig(name="full")
-SLIDING = GroupConfig(name="sliding", kind="sliding", window_tokens=9)
-HOST = 1
-DISK = 2
-
-
-def make(*groups: GroupConfig, blocks: tuple[int, ...] = (21,), ranks: int = 1, offload: str = "on_evict") -> Cluster:
-    """A cluster with blocks of four tokens over a device pool, and perhaps a host pool and a disk pool."""
-    names = ["device", "host", "disk"][: len(blocks)]
-    pools = []
-    for number, (name, size) in enumerate(zip(names, blocks, strict=True)):
-        below = names[number + 1] if number + 1 < len(names) else None
-        more = {"offload": offload} if below else {}
-        pools.append(PoolConfig.model_validate({"name": name, "tier": name, "blocks": size, "below": below, **more}))
-    return Cluster(
-        Config(
-            namespace="test",
-            block_tokens=4,
-            digest_bytes=DIGEST_BYTES,
-            groups=groups or (FULL,),
-            pools=tuple(pools),
-            ranks=ranks,
-        )
-    )
-
-
-def below(cluster: Cluster, level: int, group: int = 0) -> set[bytes]:
-    """Digests that a group has on a level below the device."""
-    return {digest for digest, _, _ in cluster.replica.groups[group].index.entries_below(level)}
-
-
-def digests(*chains: str) -> set[bytes]:
-    """Of all blocks of some chains."""
-    return {one for words in chains for one in split(chain(words))}
-
-
-def failed(outputs: list[Output]) -> dict[object, bool]:
-    """Sequences that have failed, each with whether it has to be released."""
-    return {one.sequence_id: one.must_be_released for one in outputs if isinstance(one, SequenceFailedEvent)}
-
+from tests.coordinator.losing import DISK, FULL, HOST, SLIDING, admission, below, digests, failed, make
+from tests.coordinator.support import chain, new, split
 
 # -- groups ------------------------------------------------------------------------------------------------------------
 
@@ -135,11 +85,6 @@ def test_a_round_goes_on_without_a_group_that_is_lost_meanwhile() -> None:
 
     assert len(cluster.events) == 1
     assert isinstance(cluster.admit(new("b", "ab"))[0], Admitted)
-
-
-def admission(sequence_id: str) -> AdmitRequest:
-    """A request whose answer may have to wait."""
-    return AdmitRequest(77, (new(sequence_id, "ab"),))
 
 
 def test_a_group_that_has_missed_a_message_is_emptied_and_filled_anew() -> None:
@@ -304,8 +249,29 @@ def test_a_loss_said_twice_is_as_good_as_once() -> None:
     assert below(cluster, 1) == digests("abcd")
 
 
+def test_a_tier_that_was_replaced_unnoticed_has_lost_what_it_held() -> None:
+    """Its successor says that it is there; said again, or by a predecessor, that means nothing."""
+    cluster = make(blocks=(9, 9))
+    cluster.cache("abcd", "efgh", "ijkl")
+    cluster.tiers[HOST, 0].rows.clear()
+
+    cluster.send(TierReadyEvent(HOST, 0, 5))
+    assert below(cluster, 1) == set()
+    cluster.cache("mnop")
+    kept = below(cluster, 1)
+    assert kept
+    late = cluster.replica.counters().late_answers
+    for tier_epoch in (5, 4):
+        cluster.send(TierReadyEvent(HOST, 0, tier_epoch))
+
+    assert below(cluster, 1) == kept
+    assert cluster.replica.counters().late_answers == late + 2
+    cluster.check()
+    assert quiescent(cluster.replica)
+
+
 @pytest.mark.parametrize(
-    "message", [TierLostEvent(9, 0), TierLostEvent(0, 1), TierReadyEvent(-1, 0), GroupLostEvent(7)]
+    "message", [TierLostEvent(9, 0), TierLostEvent(0, 1), TierReadyEvent(-1, 0, 1), GroupLostEvent(7)]
 )
 def test_losses_of_what_is_not_there_are_refused(message: TierLostEvent | TierReadyEvent | GroupLostEvent) -> None:
     """There is one pool, one rank, and one group."""
@@ -373,41 +339,3 @@ def test_a_failed_sequence_holds_its_id_until_it_is_released() -> None:
         cluster.commit("a", 8)
     cluster.send(ReleaseEvent("a"))
     assert isinstance(cluster.admit(new("a", "ab"))[0], Admitted)
-
-
-# -- the coordinator ---------------------------------------------------------------------------------------------------
-
-
-def test_a_new_coordinator_takes_over_what_is_below_the_device() -> None:
-    """The device begins empty, and is handed out when both processes have said that they hold nothing of it."""
-    cluster = make(blocks=(9, 20), ranks=2)
-    cluster.cache("abcd", "efgh", "ijkl")
-    cluster.run("runs", "mn")
-
-    cluster.restart(1)
-    cluster.send(RecoverEvent(("p", "q")))
-    cluster.check()
-
-    assert below(cluster, 1) >= digests("abcd")
-    assert cluster.replica.pool("device").ledger.free == 0
-    cluster.replica.state.acknowledged("p")
-    assert cluster.replica.pool("device").ledger.free == 0
-    cluster.replica.state.acknowledged("q")
-    assert cluster.hit("abcd") == 16
-    cluster.check()
-    assert quiescent(cluster.replica)
-
-
-def test_answers_to_an_old_coordinator_mean_nothing_to_the_new_one() -> None:
-    """A group that has heard of the new one refuses what the old one still sends."""
-    cluster = make()
-    cluster.cache("ab")
-    old = [one for one in cluster.replica.step(admission("late"), 0.0) if isinstance(one, GroupOutput)]
-    cluster.restart(1)
-    cluster.send(RecoverEvent(()))
-    cluster.run("a", "ab")
-
-    group = cluster.replica.groups[0]
-    assert [group.handle(one.message, one.number, one.epoch) for one in old] == [None]
-    assert cluster.hit("ab") == 8
-    cluster.check()

@@ -18,8 +18,8 @@ from kvtroupe.coordinator.messages import (
     ResetRequest,
 )
 from tests.coordinator.cluster import Cluster
+from tests.coordinator.losing import DISK, FULL, HOST, SLIDING, below, make
 from tests.coordinator.support import new
-from tests.coordinator.test_losses import DISK, FULL, HOST, SLIDING, below, make
 
 
 def reset(cluster: Cluster) -> list[int]:

@@ -358,3 +358,30 @@ def test_a_copy_into_a_slot_that_was_given_back_does_not_stand_for_the_next_one(
     assert cluster.replica.counters().landed > landed_before
     assert cluster.hit("ab") == 8
     cluster.check()
+
+
+def test_what_fails_to_be_read_before_the_group_has_heard_of_it_does_not_land() -> None:
+    """Blocks of the disk have come to the host and are on their way into the index; then nobody can read them there."""
+    cluster = Cluster(make_tiers(blocks=(6, 5, 30), offload="never").config)
+    cluster.cache("abcd")
+    for level in (1, 2):
+        cluster.send(MoveRequest(level, chain("abcd"), level))
+    for words in ("efgh", "ijkl"):
+        cluster.cache(words)
+        cluster.send(MoveRequest(3, chain(words), 1))
+    assert digests("abcd").isdisjoint(set(cluster.replica.published("full")) | below(cluster.replica, 1))
+    cluster.silent = {("tier", 2, 0)}
+    (result,) = cluster.admit(new("a", "abcd"))
+    assert isinstance(result, Admitted)
+    assert result.cached_tokens == 16
+    cluster.tiers[1, 0].failing = True
+
+    cluster.silent = {("group", 0, 0)}
+    cluster.deliver()
+    cluster.silent = set()
+    cluster.deliver()
+
+    cluster.check()
+    assert digests("abcd").isdisjoint(below(cluster.replica, 1))
+    assert digests("abcd") <= below(cluster.replica, 2)
+    assert quiescent(cluster.replica)

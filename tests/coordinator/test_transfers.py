@@ -28,7 +28,8 @@ def test_copies_begun_before_a_flush_share_a_transfer() -> None:
     assert (message.transfer_id, message.epoch) == (1, EPOCH)
     assert message.copies.sources.tolist() == [1, 3, 5]
     assert message.copies.destinations.tolist() == [2, 4, 6]
-    assert second.message is message
+    assert isinstance(second.message, CopyRequest)
+    assert second.message.copies is message.copies
 
 
 def test_what_is_sent_is_sent_once_and_joined_by_nothing() -> None:
@@ -342,3 +343,18 @@ def test_every_engine_needs_credits() -> None:
     """Otherwise no copy could ever be begun."""
     with pytest.raises(InvariantError, match="engine 1 of pools 0 and 1 has no credits"):
         Transfers((4, 4), {(0, 1): 1}, 1, {0: 5}, 1.0, EPOCH)
+
+
+def test_copies_begun_before_a_tier_was_replaced_name_its_predecessor() -> None:
+    """The bytes that they were to read, or the slots that they were to write, are gone: the tier can tell."""
+    transfers = make()
+    begin(transfers, (0, 1), (1, 1))
+    transfers.begin_tier_epoch(0, 1, 6)
+    assert begin(transfers, (0, 1), (2, 2)) == [2]
+
+    sent = [
+        (asked(one).transfer_id, one.rank, asked(one).source_epoch, asked(one).destination_epoch)
+        for one in transfers.flush()
+    ]
+
+    assert sent == [(1, 0, 0, 0), (1, 1, 0, 0), (2, 0, 0, 0), (2, 1, 6, 0)]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.messages import GroupOutput, TierOutput, ToCoordinator
     from tests.simulation.memory import Memory
 
+REPEATED_SHARE = 0.1  # of the answers of tiers come twice
+
 
 @dataclass
 class GroupActor:
@@ -76,29 +78,34 @@ class TierActor:
             if answer is not None:
                 self.outbox.append(answer)
             return
+        failed = self._copy(message, chance, failure_rate)
+        reply = CopyReply(message.transfer_id, message.epoch, self.rows.pool, self.rows.rank, failed)
+        self.outbox.append(reply)
+        if chance.random() < REPEATED_SHARE:
+            self.outbox.append(reply)
+
+    def _copy(self, message: CopyRequest, chance: random.Random, failure_rate: float) -> tuple[int, ...]:
+        """Positions of what could not be copied; nothing is touched if the memory is not that which is meant."""
         copies, rank = message.copies, self.rows.rank
+        ends = ((copies.source_pool, message.source_epoch), (copies.destination_pool, message.destination_epoch))
+        if not all(self.memory.is_that_of(pool, rank, tier_epoch) for pool, tier_epoch in ends):
+            return tuple(range(len(copies.sources)))
         failed = []
-        is_there = self.memory.is_there(copies.source_pool, rank) and self.memory.is_there(
-            copies.destination_pool, rank
-        )
-        for position, (source, destination) in enumerate(
-            zip(copies.sources.tolist(), copies.destinations.tolist(), strict=True)
-        ):
+        pairs = zip(copies.sources.tolist(), copies.destinations.tolist(), strict=True)
+        for position, (source, destination) in enumerate(pairs):
             content = self.memory.get((copies.source_pool, rank, source))
-            if not is_there or chance.random() < failure_rate:
+            if chance.random() < failure_rate:
                 failed.append(position)
                 content = GARBAGE
             self.memory.put((copies.destination_pool, rank, destination), content)
         self.rows.note(message, failed)
-        reply = CopyReply(message.transfer_id, message.epoch, self.rows.pool, rank, tuple(failed))
-        self.outbox.append(reply)
-        if chance.random() < 0.1:
-            self.outbox.append(reply)
+        return tuple(failed)
 
     def die(self, *, keeps_rows: bool) -> None:
         """The actor is gone with what it was asked; its bytes and rows too, unless it is a disk."""
         self.inbox.clear()
         self.is_there = False
+        self.memory.epochs[self.rows.pool, self.rows.rank] += 1
         if not keeps_rows:
             self.rows = TierRows(self.rows.pool, self.rows.rank)
             self.memory.lose(self.rows.pool, self.rows.rank)

@@ -6,6 +6,7 @@ nobody has written, is nothing that anybody expects.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -35,11 +36,13 @@ class Memory:
 
     Attributes:
         away: pools and ranks whose memory is lost, before the coordinator has heard of another one.
+        epochs: by pool and rank, of the newest tier actor.
     """
 
     def __init__(self, config: Config) -> None:
         self._ranks = range(config.ranks)
         self.away: set[tuple[int, int]] = set()
+        self.epochs: Counter[tuple[int, int]] = Counter()
         self._content: dict[Place, Content] = {}
 
     def get(self, place: Place) -> Content:
@@ -63,6 +66,10 @@ class Memory:
     def is_there(self, pool: int, rank: int) -> bool:
         """Whether anything can be read or written in a pool on one rank."""
         return (pool, rank) not in self.away
+
+    def is_that_of(self, pool: int, rank: int, tier_epoch: int) -> bool:
+        """Whether the memory of a pool on one rank is there, and still that of one tier actor."""
+        return self.is_there(pool, rank) and self.epochs[pool, rank] == tier_epoch
 
     def lose(self, pool: int, rank: int) -> None:
         """The memory of a pool on one rank is gone."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 Action: TypeAlias = Callable[[random.Random], object]
 
 PROCESS = "engine"
+SAID_SHARE = 0.5  # of the losses are said before the new actor is there
 ASKS_AT_ONCE = 4  # with many more, hardly any would be admitted
 
 
@@ -271,7 +272,7 @@ class World:
         if not group.is_there:
             return
         group.die()
-        if chance.random() < 0.5:
+        if chance.random() < SAID_SHARE:
             group.outbox.append(GroupLostEvent(number))
         group.outbox.append(GroupReadyEvent(number))
 
@@ -281,25 +282,38 @@ class World:
         if not tier.is_there:
             return
         tier.die(keeps_rows=self.config.pools[pool].tier == "disk")
-        tier.outbox.append(TierLostEvent(pool, rank))
-        tier.outbox.append(TierReadyEvent(pool, rank))
+        if chance.random() < SAID_SHARE:
+            tier.outbox.append(TierLostEvent(pool, rank))
+        tier.outbox.append(TierReadyEvent(pool, rank, self.memory.epochs[pool, rank]))
 
     def _restart(self, chance: random.Random) -> None:  # noqa: ARG002 - as every action
-        """The coordinator dies, with its groups and all messages; the engine is told later, and goes on until then."""
-        if not (all(group.is_there for group in self.groups) and all(tier.is_there for tier in self.tiers.values())):
-            return
+        """The coordinator dies, with its groups and all messages; the engine is told later, and goes on until then.
+
+        What supervisors have to say of actors that are not there yet is said to the new one.
+        """
         self.epoch += 1
         self._old_engines.append(self.engine)
         self.replica.state = CoordinatorState(self.config, self.epoch)
-        for group in self.groups:
-            group.inbox.clear()
-            group.outbox.clear()
-        for tier in self.tiers.values():
-            tier.inbox.clear()
-            tier.outbox.clear()
+        actors: list[GroupActor | TierActor] = [*self.groups, *self.tiers.values()]
+        for actor in actors:
+            actor.inbox.clear()
+            said = [one for one in actor.outbox if isinstance(one, GroupReadyEvent | TierReadyEvent)]
+            actor.outbox.clear()
+            actor.outbox.extend(said)
         last_id = self.engine.last_id
         self.engine = Engine(self.config, self.memory, self.config.rules(), self._is_running, last_id=last_id)
-        self.send(RecoverEvent(tuple(f"{PROCESS} {number}" for number in range(len(self._old_engines)))))
+        processes = tuple(f"{PROCESS} {number}" for number in range(len(self._old_engines)))
+        tier_epochs = tuple(
+            (pool, rank, self.memory.epochs[pool, rank] - (not tier.is_there))
+            for (pool, rank), tier in self.tiers.items()
+        )
+        self.send(RecoverEvent(processes, tier_epochs))
+        for group in self.groups:
+            if not group.is_there:
+                self.send(GroupLostEvent(group.group.number))
+        for (pool, rank), tier in self.tiers.items():
+            if not tier.is_there:
+                self.send(TierLostEvent(pool, rank))
 
     def _acknowledge(self, old: Engine) -> None:
         """An engine of an earlier coordinator has ended its steps, and says so."""
