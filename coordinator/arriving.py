@@ -131,6 +131,10 @@ class Arriving:
         brought: NDArray[np.bool_] = self.expected(slots) & (self._transfer.take(slots) == transfer_id)
         return brought
 
+    def copied(self, slots: Slots) -> None:
+        """The bytes are there on every rank; only the index does not have the blocks yet."""
+        self._transfer[slots] = NOTHING
+
     def batch(self, slots: Slots) -> Batch:
         """What arrives in slots."""
         return Batch(
@@ -152,17 +156,13 @@ class Arriving:
         """What arrives in slots is of no use any more: it must not land."""
         self._is_void[slots] = True
 
-    def copied(self, slots: Slots) -> None:
-        """The bytes are there on every rank; only the index does not have the blocks yet."""
-        self._transfer[slots] = NOTHING
-
     def void_from(self, pool: int) -> None:
         """What is still being copied from a pool is of no use any more."""
         slots = self.from_pool(pool)
         self.void(slots.compress(self._transfer.take(slots) != NOTHING))
 
     def void_under(self, slots: Slots, generations: Generations) -> None:
-        """The same for those of some slots in which it arrives under these generations."""
+        """What arrives in slots is of no use any more where it arrives under these generations."""
         self.void(slots.compress(self.expected(slots) & (self._generation.take(slots) == generations)))
 
     def is_void(self, slots: Slots) -> NDArray[np.bool_]:

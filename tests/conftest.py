@@ -6,7 +6,6 @@ at the top, so that every run looks somewhere new. A failure names the seed that
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import random
 import time
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
 
 FIXED_SEED = 1
+SEEDS_MIN = 20
 LONG_S = 1800.0
 # Batches of a few seconds: a search stops at the end of one, and the next has the next seed.
 BATCH = hypothesis.settings(
@@ -53,23 +53,26 @@ class Search:
             try:
                 run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=BATCH)
             except BaseException as error:
-                path = f"{machine.__module__.replace('.', '/')}.py"
-                error.add_note(f"\nTo see this again: python -m pytest {path} --seed {seed}")
+                error.add_note(_again(machine, seed))
                 raise
             if time.monotonic() >= end_s:
                 return
 
     def each(self, run: Callable[[int], None]) -> None:
-        """Call something with every seed from the first on; at least twenty of them."""
+        """Call something with every seed from the first on; at least with `SEEDS_MIN` of them."""
         end_s = time.monotonic() + self.seconds
         for seed in itertools.count(self.seed):
             try:
                 run(seed)
             except BaseException as error:
-                error.add_note(f"\nTo see this again: python -m pytest {inspect.getsourcefile(run)} --seed {seed}")
+                error.add_note(_again(run, seed))
                 raise
-            if time.monotonic() >= end_s and seed >= self.seed + 20:
+            if time.monotonic() >= end_s and seed - self.seed + 1 >= SEEDS_MIN:
                 return
+
+
+def _again(searched: Callable[[int], None] | type[RuleBasedStateMachine], seed: int) -> str:
+    return f"\nTo see this again: python -m pytest {searched.__module__.replace('.', '/')}.py --seed {seed}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

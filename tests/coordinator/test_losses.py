@@ -309,6 +309,42 @@ def test_with_the_device_every_sequence_is_lost_and_what_is_below_stays() -> Non
     cluster.check()
 
 
+def test_what_was_copied_from_the_device_before_that_was_lost_lands() -> None:
+    """The host has the bytes; only the group has not been asked yet."""
+    cluster = make(blocks=(9, 20), offload="on_commit")
+    cluster.silent = {("tier", HOST, 0)}
+    cluster.run("a", "abcd")
+    cluster.silent = {("group", 0, 0)}
+    cluster.deliver()
+    assert cluster.waiting(("group", 0, 0))
+
+    cluster.lose_tier(0, 0, keeps_rows=False)
+    cluster.silent.clear()
+    cluster.deliver()
+    cluster.check()
+    cluster.tier_ready(0, 0)
+    cluster.send(ReleaseEvent("a"))
+
+    assert below(cluster, 1) == digests("abcd")
+    assert cluster.hit("abcd") == 16
+    assert quiescent(cluster.replica)
+
+
+def test_what_was_still_being_copied_from_a_lost_device_does_not_land() -> None:
+    """Nobody knows whether the host has read it before."""
+    cluster = make(blocks=(9, 20), offload="on_commit")
+    cluster.silent = {("tier", HOST, 0)}
+    cluster.run("a", "abcd")
+
+    cluster.lose_tier(0, 0, keeps_rows=False)
+    cluster.silent.clear()
+    cluster.deliver()
+    cluster.check()
+
+    assert below(cluster, 1) == set()
+    assert cluster.tiers[HOST, 0].rows == {}
+
+
 def test_what_was_about_to_be_published_on_a_lost_device_is_not() -> None:
     """The group enters the blocks and is told right after that they are gone."""
     cluster = make()

@@ -292,44 +292,6 @@ def test_a_block_that_is_brought_up_twice_in_one_round_is_given_back_twice() -> 
     assert quiescent(cluster.replica)
 
 
-# -- anything at all ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(60))
-@pytest.mark.parametrize("groups", [(FULL,), (FULL, SLIDING), (FULL, RECURRENT)])
-def test_whatever_happens_every_invariant_holds(groups: tuple[GroupConfig, ...], seed: int) -> None:
-    """Random prompts over few words, small pools, two or three tiers, every offload policy."""
-    chance = random.Random(seed)  # noqa: S311 - chooses test cases
-    blocks = [chance.randint(12, 30), chance.randint(4, 20), *([30] if seed % 2 else [])]
-    replica = make_tiers(*groups, blocks=tuple(blocks), offload=chance.choice(["on_evict", "on_commit", "never"]))
-    running: dict[int, str] = {}
-
-    for step in range(100):
-        what = chance.random()
-        if what < 0.5:
-            words = "".join(chance.choice("ab") for _ in range(chance.randint(1, 5)))
-            if isinstance(replica.admit([new(step, words)], now_s=step)[0], Admitted):
-                running[step] = words
-        elif what < 0.6:
-            ask(
-                replica,
-                MoveRequest(step, chain(chance.choice(["ab", "ba", "aab"])), chance.randint(0, len(blocks) - 1)),
-            )
-        elif running and what < 0.8:
-            one = chance.choice(list(running))
-            replica.commit(one, 4 * len(running[one]), now_s=step)
-        elif running:
-            one = chance.choice(list(running))
-            replica.release(one)
-            del running[one]
-        check(replica)
-
-    for one in running:
-        replica.release(one)
-    check(replica)
-    assert quiescent(replica)
-
-
 def test_a_copy_into_a_slot_that_was_given_back_does_not_stand_for_the_next_one() -> None:
     """A state is copied into the slot of a sequence that ends at once; the slot is then to get a block of the host.
 
@@ -385,3 +347,41 @@ def test_what_fails_to_be_read_before_the_group_has_heard_of_it_does_not_land() 
     assert digests("abcd").isdisjoint(below(cluster.replica, 1))
     assert digests("abcd") <= below(cluster.replica, 2)
     assert quiescent(cluster.replica)
+
+
+# -- anything at all ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("groups", [(FULL,), (FULL, SLIDING), (FULL, RECURRENT)])
+def test_whatever_happens_every_invariant_holds(groups: tuple[GroupConfig, ...], seed: int) -> None:
+    """Random prompts over few words, small pools, two or three tiers, every offload policy."""
+    chance = random.Random(seed)  # noqa: S311 - chooses test cases
+    blocks = [chance.randint(12, 30), chance.randint(4, 20), *([30] if seed % 2 else [])]
+    replica = make_tiers(*groups, blocks=tuple(blocks), offload=chance.choice(["on_evict", "on_commit", "never"]))
+    running: dict[int, str] = {}
+
+    for step in range(100):
+        what = chance.random()
+        if what < 0.5:
+            words = "".join(chance.choice("ab") for _ in range(chance.randint(1, 5)))
+            if isinstance(replica.admit([new(step, words)], now_s=step)[0], Admitted):
+                running[step] = words
+        elif what < 0.6:
+            ask(
+                replica,
+                MoveRequest(step, chain(chance.choice(["ab", "ba", "aab"])), chance.randint(0, len(blocks) - 1)),
+            )
+        elif running and what < 0.8:
+            one = chance.choice(list(running))
+            replica.commit(one, 4 * len(running[one]), now_s=step)
+        elif running:
+            one = chance.choice(list(running))
+            replica.release(one)
+            del running[one]
+        check(replica)
+
+    for one in running:
+        replica.release(one)
+    check(replica)
+    assert quiescent(replica)

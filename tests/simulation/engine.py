@@ -65,7 +65,6 @@ class Running:
         writes_after: transfers to await before writing.
         last_step: the last step that touches it.
         is_growing: whether it has asked for more.
-        ends: whether it is to be released as soon as may be.
     """
 
     number: int
@@ -81,7 +80,6 @@ class Running:
     writes_after: set[int]
     last_step: int | None = None
     is_growing: bool = False
-    ends: bool = False
 
 
 @dataclass
@@ -188,7 +186,7 @@ class Engine:
 
     def grow(self, chance: random.Random) -> None:
         """Ask for more room for a sequence."""
-        able = [one for one in self.running.values() if not one.is_growing and not one.ends and self._may_grow(one)]
+        able = [one for one in self.running.values() if not one.is_growing and self._may_grow(one)]
         if able:
             one = chance.choice(able)
             one.is_growing = True

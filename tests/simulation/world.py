@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvtroupe.coordinator.check import check, quiescent
-from kvtroupe.coordinator.errors import CapacityError, RequestError
+from kvtroupe.coordinator.errors import UnknownSequence
 from kvtroupe.coordinator.messages import (
     GroupLostEvent,
     GroupOutput,
@@ -87,7 +87,7 @@ class World:
             for rank in range(config.ranks)
         }
         self.engine = Engine(config, self.memory, config.rules(), self._is_running)
-        self._old_engines: list[Engine] = []  # of coordinators that are gone; they have steps to end
+        self._old_engines: dict[str, Engine] = {}  # by process, those of coordinators that are gone
 
     @property
     def state(self) -> CoordinatorState:
@@ -130,8 +130,8 @@ class World:
         ]
         actions += [(f"step on {rank}", 4, sure(partial(engine.work, rank))) for rank in engine.ranks_with_work()]
         actions += [
-            (f"old step {number} on {rank}", 1, sure(partial(old.work, rank)))
-            for number, old in enumerate(self._old_engines)
+            (f"old step of {process} on {rank}", 1, sure(partial(old.work, rank)))
+            for process, old in self._old_engines.items()
             for rank in old.ranks_with_work()
         ]
         if engine.inbox:
@@ -166,8 +166,8 @@ class World:
         if self.faults.restarts:
             faults.append(("restart", 0.03, self._restart))
             faults += [
-                (f"acknowledge {number}", 1, sure(partial(self._acknowledge, old)))
-                for number, old in enumerate(self._old_engines)
+                (f"acknowledge {process}", 0.3, sure(partial(self._acknowledge, process)))
+                for process, old in self._old_engines.items()
                 if not old.steps
             ]
         return faults
@@ -184,11 +184,11 @@ class World:
 
     def _end_engines(self) -> None:
         """Every step is done, and everything that a client holds is given back."""
-        for old in list(self._old_engines):
+        for process, old in list(self._old_engines.items()):
             for rank in range(self.config.ranks):
                 while rank in old.ranks_with_work():
                     old.work(rank)
-            self._acknowledge(old)
+            self._acknowledge(process)
         for rank in self.engine.ranks_with_work():
             self.engine.work(rank)
         for one in list(self.engine.running.values()):
@@ -234,7 +234,7 @@ class World:
             self.memory.away.discard((message.pool, message.rank))
         try:
             outputs = self.replica.step(message, self.now_s)
-        except (RequestError, CapacityError):
+        except UnknownSequence:
             outputs = []  # of a client that did not know yet that its sequence had failed
         for output in outputs:
             if isinstance(output, GroupOutput):
@@ -291,8 +291,8 @@ class World:
 
         What supervisors have to say of actors that are not there yet is said to the new one.
         """
+        self._old_engines[f"{PROCESS} {self.epoch}"] = self.engine
         self.epoch += 1
-        self._old_engines.append(self.engine)
         self.replica.state = CoordinatorState(self.config, self.epoch)
         actors: list[GroupActor | TierActor] = [*self.groups, *self.tiers.values()]
         for actor in actors:
@@ -302,12 +302,11 @@ class World:
             actor.outbox.extend(said)
         last_id = self.engine.last_id
         self.engine = Engine(self.config, self.memory, self.config.rules(), self._is_running, last_id=last_id)
-        processes = tuple(f"{PROCESS} {number}" for number in range(len(self._old_engines)))
         tier_epochs = tuple(
             (pool, rank, self.memory.epochs[pool, rank] - (not tier.is_there))
             for (pool, rank), tier in self.tiers.items()
         )
-        self.send(RecoverEvent(processes, tier_epochs))
+        self.send(RecoverEvent(tuple(self._old_engines), tier_epochs))
         for group in self.groups:
             if not group.is_there:
                 self.send(GroupLostEvent(group.group.number))
@@ -315,12 +314,10 @@ class World:
             if not tier.is_there:
                 self.send(TierLostEvent(pool, rank))
 
-    def _acknowledge(self, old: Engine) -> None:
-        """An engine of an earlier coordinator has ended its steps, and says so."""
-        self._old_engines.remove(old)
-        if not self._old_engines:
-            for number in range(self.epoch + 1):
-                self.state.acknowledged(f"{PROCESS} {number}")
+    def _acknowledge(self, process: str) -> None:
+        """The engine of an earlier coordinator has ended its steps, and says so."""
+        del self._old_engines[process]
+        self.state.acknowledged(process)
         self._look()
 
 
