@@ -6,10 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.bands import Shape
-from kvtroupe.coordinator.claims import Ask
+from kvtroupe.coordinator.claims import NO_WAIT, Ask
 from kvtroupe.coordinator.errors import CommitError, DigestError, FenceError, RequestError, SequenceTooLong, TokenError
 from kvtroupe.coordinator.identity import block_digests
-from kvtroupe.coordinator.messages import NewSequence, Prompt
+from kvtroupe.coordinator.messages import LOCAL_SESSION, NewSequence, PinRequest, Prompt
 from kvtroupe.coordinator.retention import Retention
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         LookupRequest,
         MoveRequest,
         PinId,
-        PinRequest,
         SequenceId,
     )
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
@@ -97,8 +96,22 @@ class Edge:
                 f"sequence {new.sequence_id!r} brings {new.encoder_tokens} tokens of encoder input, which no group of "
                 "this replica holds; configure a group of kind 'cross'"
             )
-        ask = Ask(new, message.request_id, position, prompts, limit, units, shape)
+        ask = Ask(new, message.request_id, position, prompts, limit, units, shape, message.session)
         return self._too_long(new, ask) or ask
+
+    def waits_until_s(self, message: AdmitRequest, now_s: float) -> float:
+        """When the sequences of a message are refused if there is no room for them before.
+
+        Raises:
+            RequestError: no time, or longer than a request may wait.
+        """
+        wait_s, limit_s = message.wait_s, self._limits.waiting_deadline_s
+        if type(wait_s) not in (int, float) or not 0 <= wait_s <= limit_s:
+            raise RequestError(
+                f"request {message.request_id!r} waits for room for {wait_s!r} s; choose 0 to waiting_deadline_s, "
+                f"which is {limit_s}"
+            )
+        return now_s + wait_s if wait_s else NO_WAIT
 
     def _check_beams(self, new: NewSequence) -> None:
         if type(new.beams) is not int or not 1 <= new.beams <= self._limits.beams_max:
@@ -257,7 +270,8 @@ class Edge:
         prompts = self._prompts(digests, limit)
         if self._encoder_block_tokens:
             prompts += (Prompt(b"", 0),)
-        return Ask(message, message.request_id, 0, prompts, limit, 0)
+        session = message.session if isinstance(message, PinRequest) else LOCAL_SESSION
+        return Ask(message, message.request_id, 0, prompts, limit, 0, session=session)
 
     # -- commit --------------------------------------------------------------------------------------------------------
 

@@ -42,8 +42,12 @@ from kvtroupe.coordinator.control_messages import (
     LookupRequest,
     MoveReply,
     MoveRequest,
+    PinId,
+    PinReply,
+    PinRequest,
     ResetReply,
     ResetRequest,
+    UnpinEvent,
 )
 from kvtroupe.coordinator.loss_messages import (
     GroupLostEvent,
@@ -53,6 +57,26 @@ from kvtroupe.coordinator.loss_messages import (
     TierReadyEvent,
 )
 from kvtroupe.coordinator.retention import DEFAULT_RETENTION, Retention
+from kvtroupe.coordinator.session_messages import (
+    LOCAL_SESSION,
+    AttachReply,
+    AttachRequest,
+    CancelEvent,
+    CancelRequest,
+    ClientOutput,
+    ClientReply,
+    ClientRequest,
+    ConnectionLostEvent,
+    DetachRequest,
+    EpochAcknowledgedEvent,
+    HeldSequence,
+    LossAcknowledgedEvent,
+    ProcessGoneEvent,
+    ProcessId,
+    SessionBeganEvent,
+    SessionLostEvent,
+    SessionOverEvent,
+)
 from kvtroupe.coordinator.tier_messages import (
     ContentEpochReply,
     ContentEpochRequest,
@@ -62,29 +86,47 @@ from kvtroupe.coordinator.tier_messages import (
 )
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.errors import LossError, OutOfBlocks, SequenceTooLong, TierLost, UnknownSequence
+    from kvtroupe.coordinator.errors import (
+        LossError,
+        OutOfBlocks,
+        SequenceCancelled,
+        SequenceTooLong,
+        TierLost,
+        UnknownSequence,
+    )
 
 SequenceId: TypeAlias = str | int
-PinId: TypeAlias = str | int
 
 __all__ = [
+    "LOCAL_SESSION",
     "NO_SLOTS",
     "AdmitReply",
     "AdmitRequest",
     "AdmitResult",
     "Admitted",
     "Arrival",
+    "AttachReply",
+    "AttachRequest",
     "BindEvent",
+    "CancelEvent",
+    "CancelRequest",
     "Child",
+    "ClientMessage",
+    "ClientOutput",
+    "ClientReply",
+    "ClientRequest",
     "CommitReply",
     "CommitRequest",
+    "ConnectionLostEvent",
     "Content",
     "ContentEpochReply",
     "ContentEpochRequest",
     "Copies",
     "CopyReply",
     "CopyRequest",
+    "DetachRequest",
     "DropEvent",
+    "EpochAcknowledgedEvent",
     "Evidence",
     "ForgetEvent",
     "Generations",
@@ -94,11 +136,13 @@ __all__ = [
     "GrowReply",
     "GrowRequest",
     "GrowResult",
+    "HeldSequence",
     "InventoryReply",
     "InventoryRequest",
     "LandRequest",
     "LookupReply",
     "LookupRequest",
+    "LossAcknowledgedEvent",
     "MatchReply",
     "MatchRequest",
     "MoveReply",
@@ -111,6 +155,8 @@ __all__ = [
     "PinRequest",
     "Places",
     "PlacesLost",
+    "ProcessGoneEvent",
+    "ProcessId",
     "Prompt",
     "PublishReply",
     "PublishRequest",
@@ -120,6 +166,10 @@ __all__ = [
     "ResetRequest",
     "SequenceFailedEvent",
     "SequenceId",
+    "SessionBeganEvent",
+    "SessionLostEvent",
+    "SessionOverEvent",
+    "SessionsOutput",
     "Slots",
     "StepsDoneEvent",
     "TierLostEvent",
@@ -129,6 +179,7 @@ __all__ = [
     "ToClient",
     "ToCoordinator",
     "ToGroup",
+    "ToSessions",
     "ToTier",
     "TransfersDoneEvent",
     "UnpinEvent",
@@ -197,13 +248,22 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class AdmitRequest:
-    """Sequences to admit in one round, first come first served."""
+    """Sequences to admit in one round, first come first served.
+
+    Attributes:
+        request_id: names the reply.
+        sequences: to admit.
+        wait_s: how long they wait for room before they are refused, at most the limit `waiting_deadline_s`.
+        session: of the client.
+    """
 
     request_id: int
     sequences: tuple[NewSequence, ...]
+    wait_s: float = 0.0
+    session: int = LOCAL_SESSION
 
 
-AdmitResult: TypeAlias = "Admitted | OutOfBlocks | SequenceTooLong | TierLost"
+AdmitResult: TypeAlias = "Admitted | OutOfBlocks | SequenceTooLong | TierLost | SequenceCancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,46 +358,23 @@ class ReleaseEvent:
 
 @dataclass(frozen=True, slots=True)
 class StepsDoneEvent:
-    """All engine steps up to and including `step` are complete on every rank."""
+    """All steps up to and including `step` of the engine of a session are complete on every rank."""
 
     step: int
-
-
-@dataclass(frozen=True, slots=True)
-class PinRequest:
-    """Keep what a prompt of these digests would hit, until the pin is given back.
-
-    Attributes:
-        request_id: names the reply.
-        pin_id: not in use in this replica.
-        digests: of the prefix to pin.
-    """
-
-    request_id: int
-    pin_id: PinId
-    digests: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class PinReply:
-    """The tokens of the prefix that all groups could serve; their blocks cannot be taken while the pin stands."""
-
-    request_id: int
-    pinned_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class UnpinEvent:
-    """A pin is given back."""
-
-    pin_id: PinId
+    session: int = LOCAL_SESSION
 
 
 @dataclass(frozen=True, slots=True)
 class TransfersDoneEvent:
-    """Transfers that sequences were told to await are over; those that failed have failed their readers as well."""
+    """Transfers that sequences were told to await are over; those that failed have failed their readers as well.
+
+    Attributes:
+        transfer_ids: of the transfers.
+        session: of the client whose sequences have waited.
+    """
 
     transfer_ids: tuple[int, ...]
+    session: int = LOCAL_SESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,11 +387,13 @@ class SequenceFailedEvent:
         must_be_released: it may have been computed already, so that steps of the engine may still touch its slots: they
             stay in use until its client releases it, naming the fence. Otherwise it was undone, as if it had been
             released without a commit.
+        session: of its client.
     """
 
     sequence_id: SequenceId
     error: LossError
     must_be_released: bool = False
+    session: int = LOCAL_SESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +401,7 @@ class TimerEvent:
     """Time has passed: priorities expire, deadlines pass."""
 
 
-ToCoordinator: TypeAlias = (
+ClientMessage: TypeAlias = (
     AdmitRequest
     | GrowRequest
     | CommitRequest
@@ -373,6 +412,14 @@ ToCoordinator: TypeAlias = (
     | LookupRequest
     | MoveRequest
     | ResetRequest
+)
+ToCoordinator: TypeAlias = (
+    ClientMessage
+    | CancelEvent
+    | SessionBeganEvent
+    | SessionLostEvent
+    | SessionOverEvent
+    | EpochAcknowledgedEvent
     | TimerEvent
     | MatchReply
     | PublishReply
@@ -390,3 +437,8 @@ Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent
 
 
 Output: TypeAlias = GroupOutput | TierOutput | ToClient | Notice
+
+ToSessions: TypeAlias = (
+    ToCoordinator | AttachRequest | ClientRequest | ConnectionLostEvent | ProcessGoneEvent | LossAcknowledgedEvent
+)
+SessionsOutput: TypeAlias = Output | ClientOutput

@@ -35,6 +35,7 @@ from kvtroupe.coordinator.messages import (
     TransfersDoneEvent,
     UnpinEvent,
 )
+from kvtroupe.coordinator.sessions import Sessions
 from kvtroupe.coordinator.state import CoordinatorState
 from kvtroupe.coordinator.tier_without_bytes import answer_without_bytes
 
@@ -47,12 +48,13 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.messages import (
         AdmitResult,
         NewSequence,
-        Output,
         PinId,
         SequenceId,
+        SessionsOutput,
         Slots,
         ToClient,
         ToCoordinator,
+        ToSessions,
     )
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
 
@@ -70,6 +72,7 @@ class Replica:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.state = CoordinatorState(config)
+        self.sessions = Sessions(self.state)
         numbers = {pool.name: number for number, pool in enumerate(config.pools)}
         self.groups = [
             Group(number, self._slots_of_levels(numbers[group.pool]), config.digest_bytes)
@@ -80,11 +83,16 @@ class Replica:
     def _slots_of_levels(self, device: int) -> tuple[int, ...]:
         return tuple([self.config.pools[number].blocks for number in self.config.stack_of(device)])
 
+    def restart(self, epoch: int) -> None:
+        """Begin anew as the coordinator of another epoch, which knows nothing; the groups stay. Send `RecoverEvent`."""
+        self.state = CoordinatorState(self.config, epoch)
+        self.sessions = Sessions(self.state)
+
     # -- the face for hosts --------------------------------------------------------------------------------------------
 
-    def step(self, message: ToCoordinator, now_s: float) -> list[Output]:
-        """Apply one message to the coordinator; see `CoordinatorState.step`."""
-        return self.state.step(message, now_s)
+    def step(self, message: ToSessions, now_s: float) -> list[SessionsOutput]:
+        """Apply one message to the coordinator; see `Sessions.step`."""
+        return self.sessions.step(message, now_s)
 
     # -- the direct face -----------------------------------------------------------------------------------------------
 
@@ -239,8 +247,11 @@ class Replica:
 
     def _run(self, message: ToCoordinator, now_s: float) -> ToClient | None:
         """Step, and deliver what goes to groups, until nothing is left to deliver: the reply to the client, if any."""
-        if self.state.round_runs:
-            raise RequestError("a host's round waits for answers of groups; bring them before calling the direct face")
+        if self.state.round_runs or self.sessions.attached():
+            raise RequestError(
+                "the direct face is for a replica without sessions, between rounds; bring the answers of the groups, "
+                "or send what you want as a message"
+            )
         reply: ToClient | None = None
         step = self.state.step
         outputs = step(message, now_s)

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kvtroupe.coordinator.claims import Ask
 from kvtroupe.coordinator.errors import InvariantError, Overloaded
 from kvtroupe.coordinator.messages import MatchRequest
 from kvtroupe.coordinator.round import Growth, Round
@@ -40,6 +41,7 @@ class Rounds:
     waiting: WaitingRoom
     current: Round | None = None
     _last_round_id: int = 0
+    _free_when_refused: list[int] = field(default_factory=list)  # of every device pool
     _growing: deque[GrowRequest] = field(default_factory=deque)  # settled with the round that runs
 
     def start(self, now_s: float) -> list[Output]:
@@ -90,11 +92,24 @@ class Rounds:
         return self._finish_complete(now_s)
 
     def time_passed(self, now_s: float) -> list[Output]:
-        """Go on without the groups that have not answered in time."""
+        """Go on without the groups that have not answered in time; those who have waited long enough are refused."""
+        self.waiting.time_passed(now_s)
         current = self.current
         if current is None or now_s < current.deadline_s:
-            return []
+            return self.start(now_s)
         return self._finish(current, now_s) + self.start(now_s)
+
+    def try_again(self, now_s: float) -> list[Output]:
+        """Let requests that wait for room try again, if there is more of it now than when the last one was refused."""
+        free = self._free()
+        if all(now <= before for now, before in zip(free, self._free_when_refused, strict=True)):
+            return []
+        self._free_when_refused = free
+        self.waiting.try_again(sum(free))
+        return self.start(now_s)
+
+    def _free(self) -> list[int]:
+        return [pool.ledger.free for pool in self.parts.pools if pool.groups]
 
     # -- from round to round -------------------------------------------------------------------------------------------
 
@@ -139,7 +154,12 @@ class Rounds:
             tiers.stale(settlement.stale)
         answers: list[Output] = []
         for grant in settlement.grants:
-            answers += self.answers.answer(grant, now_s)
+            if grant.refusal is not None and isinstance(grant.ask, Ask) and grant.ask.waits_until_s > now_s:
+                self.waiting.wait_for_room(grant.ask)
+            else:
+                answers += self.answers.answer(grant, now_s)
+        if self.waiting.waits_for_room:
+            self._free_when_refused = self._free()
         return tiers.binds.outputs() + answers
 
     def _next_growth(self) -> list[Growth]:

@@ -23,12 +23,15 @@ from kvtroupe.coordinator.errors import (
     UnknownPin,
 )
 from kvtroupe.coordinator.grants import Tables
+from kvtroupe.coordinator.leases import Leases
 from kvtroupe.coordinator.losses import Losses
 from kvtroupe.coordinator.messages import (
     AdmitRequest,
+    CancelEvent,
     CommitRequest,
     ContentEpochReply,
     CopyReply,
+    EpochAcknowledgedEvent,
     GroupLostEvent,
     GroupReadyEvent,
     GrowRequest,
@@ -41,6 +44,9 @@ from kvtroupe.coordinator.messages import (
     RecoverEvent,
     ReleaseEvent,
     ResetRequest,
+    SessionBeganEvent,
+    SessionLostEvent,
+    SessionOverEvent,
     StepsDoneEvent,
     TierLostEvent,
     TierReadyEvent,
@@ -54,9 +60,9 @@ from kvtroupe.coordinator.publications import Publications
 from kvtroupe.coordinator.records import Records
 from kvtroupe.coordinator.recovery import Recovery
 from kvtroupe.coordinator.resets import Resets
+from kvtroupe.coordinator.returns import Return
 from kvtroupe.coordinator.round import Settler
 from kvtroupe.coordinator.rounds import Rounds
-from kvtroupe.coordinator.sequences import Return
 from kvtroupe.coordinator.takeovers import Takeovers
 from kvtroupe.coordinator.tiers import Tiers
 from kvtroupe.coordinator.waiting import WaitingRoom
@@ -93,6 +99,7 @@ class CoordinatorState:
         self._answers = Answers(
             parts, self.records, self.tables, self.tiers, self._edge, self._waiting, Moves(self.tiers)
         )
+        self._leases = Leases(parts, self.records, self._waiting)
         self._takeovers = Takeovers(parts, self.tiers.traffic)
         self.resets = Resets(parts, self.records, self.tiers, self.publications, self._outcomes, self._takeovers)
         self._losses = Losses(
@@ -123,6 +130,11 @@ class CoordinatorState:
             RecoverEvent: self._on_recover,
             ResetRequest: lambda message, _: self.resets.reset(message),
             ContentEpochReply: lambda message, _: self.resets.durable(message),
+            CancelEvent: self._on_cancel,
+            SessionBeganEvent: self._on_session_began,
+            SessionLostEvent: self._on_session_lost,
+            SessionOverEvent: self._on_session_over,
+            EpochAcknowledgedEvent: self._on_epoch_acknowledged,
         }
 
     def step(self, message: ToCoordinator, now_s: float) -> list[Output]:
@@ -143,7 +155,10 @@ class CoordinatorState:
         handler = self._handlers.get(type(message))
         if handler is None:
             raise RequestError(f"{message!r:.60} is no message to a coordinator; see messages.ToCoordinator")
-        return self._mail.deliverable(handler(message, now_s) + self.tiers.flush(now_s))
+        outputs = handler(message, now_s)
+        if self._waiting.waits_for_room:
+            outputs += self._rounds.try_again(now_s)
+        return self._mail.deliverable(outputs + self.tiers.flush(now_s))
 
     # -- requests that need a round ------------------------------------------------------------------------------------
 
@@ -152,7 +167,12 @@ class CoordinatorState:
         new_ids = [new.sequence_id for new in message.sequences]
         self._check_new_ids(new_ids)
         self._waiting.check_new(message.request_id)
+        waits_until_s = self._edge.waits_until_s(message, now_s)
         asks = [self._edge.admission(message, position) for position in range(len(new_ids))]
+        if waits_until_s > now_s:
+            for ask in asks:
+                if isinstance(ask, Ask):
+                    ask.waits_until_s = waits_until_s
         self.counters.refused += sum([not isinstance(ask, Ask) for ask in asks])
         reply = self._waiting.admit(message.request_id, asks)
         return [reply] if reply else self._rounds.start(now_s)
@@ -161,14 +181,14 @@ class CoordinatorState:
         running, failed = self.records.sequences, self.records.failed
         for sequence_id in new_ids:
             check_id("sequence", sequence_id)
-            if sequence_id in running or sequence_id in failed or sequence_id in self._waiting.sequence_ids:
+            if sequence_id in running or sequence_id in failed or sequence_id in self._waiting.sequences:
                 raise SequenceExists(
                     f"sequence {sequence_id!r} runs or waits already, or has failed and was not released; release it "
                     "or choose another id"
                 )
         if len(new_ids) > 1 and len(set(new_ids)) < len(new_ids):
             raise SequenceExists(f"one request admits sequences twice: {repeated_ids(new_ids)}; choose distinct ids")
-        held = len(running) + len(failed) + len(self._waiting.sequence_ids)
+        held = len(running) + len(failed) + len(self._waiting.sequences)
         if held + len(new_ids) > self.config.limits.sequences_max:
             raise Overloaded(
                 f"{held} sequences run or wait and {len(new_ids)} more were sent; "
@@ -181,9 +201,9 @@ class CoordinatorState:
 
     def _on_pin(self, message: PinRequest, now_s: float) -> list[Output]:
         check_id("pin", message.pin_id)
-        if message.pin_id in self.records.pins or message.pin_id in self._waiting.pin_ids:
+        if message.pin_id in self.records.pins or message.pin_id in self._waiting.pins:
             raise PinExists(f"pin {message.pin_id!r} stands or waits already; give it back or choose another id")
-        held = len(self.records.pins) + len(self._waiting.pin_ids)
+        held = len(self.records.pins) + len(self._waiting.pins)
         if held >= self.config.limits.pins_max:
             raise Overloaded(f"{held} pins stand, which is pins_max; give some back first")
         self._waiting.pin(message.pin_id, self._edge.pin(message))
@@ -275,7 +295,7 @@ class CoordinatorState:
 
     def _on_steps_done(self, message: StepsDoneEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
         check_step("step", message.step)
-        self.records.returns.steps_done(message.step)
+        self.records.returns.steps_done(message.session, message.step)
         return []
 
     # -- copies --------------------------------------------------------------------------------------------------------
@@ -303,9 +323,27 @@ class CoordinatorState:
     def _on_tier_ready(self, message: TierReadyEvent, now_s: float) -> list[Output]:
         return self._losses.tier_ready(message.pool, message.rank, message.tier_epoch, now_s)
 
-    def acknowledged(self, process_id: str | int) -> None:
-        """A process holds nothing any more that the coordinator before this one gave it."""
-        self._recovery.acknowledged(process_id)
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def _on_session_began(self, message: SessionBeganEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as all
+        self._leases.begin(message.session)
+        return []
+
+    def _on_session_lost(self, message: SessionLostEvent, now_s: float) -> list[Output]:
+        self._leases.lost(message.session)
+        return self._rounds.start(now_s)  # what was cancelled is answered
+
+    def _on_session_over(self, message: SessionOverEvent, now_s: float) -> list[Output]:
+        self._leases.over(message.session)
+        return self._rounds.start(now_s)
+
+    def _on_cancel(self, message: CancelEvent, now_s: float) -> list[Output]:
+        self._leases.cancel(message)
+        return self._rounds.start(now_s)
+
+    def _on_epoch_acknowledged(self, message: EpochAcknowledgedEvent, now_s: float) -> list[Output]:  # noqa: ARG002
+        self._recovery.acknowledged(message.process_id)
+        return []
 
     # -- inspection ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ from tests.coordinator.cluster import Cluster
 from tests.coordinator.support import DIGEST_BYTES, chain, new, split
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.messages import Output
+    from collections.abc import Iterable
+
+    from kvtroupe.coordinator.messages import SessionsOutput
 
 FULL = GroupConfig(name="full")
 SLIDING = GroupConfig(name="sliding", kind="sliding", window_tokens=9)
@@ -48,7 +50,7 @@ def digests(*chains: str) -> set[bytes]:
     return {one for words in chains for one in split(chain(words))}
 
 
-def failed(outputs: list[Output]) -> dict[object, bool]:
+def failed(outputs: Iterable[SessionsOutput]) -> dict[object, bool]:
     """Sequences that have failed, each with whether it has to be released."""
     return {one.sequence_id: one.must_be_released for one in outputs if isinstance(one, SequenceFailedEvent)}
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from kvtroupe.coordinator.attention import AttentionRule
     from kvtroupe.coordinator.config import Config
-    from kvtroupe.coordinator.messages import Output, SequenceId, ToCoordinator
+    from kvtroupe.coordinator.messages import SequenceId, SessionsOutput, ToCoordinator
     from tests.simulation.memory import Content, Memory
 
 AHEAD_MAX = 2
@@ -120,7 +120,7 @@ class Engine:
     memory: Memory
     rules: list[AttentionRule]
     is_running: Callable[[int], bool]
-    inbox: deque[Output] = field(default_factory=deque)
+    inbox: deque[SessionsOutput] = field(default_factory=deque)
     outbox: deque[ToCoordinator] = field(default_factory=deque)
     running: dict[int, Running] = field(default_factory=dict)
     asked: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # words, prompt tokens, digests sent

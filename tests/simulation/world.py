@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from kvtroupe.coordinator.check import check, quiescent
 from kvtroupe.coordinator.errors import UnknownSequence
 from kvtroupe.coordinator.messages import (
+    EpochAcknowledgedEvent,
     GroupLostEvent,
     GroupOutput,
     GroupReadyEvent,
@@ -293,7 +294,7 @@ class World:
         """
         self._old_engines[f"{PROCESS} {self.epoch}"] = self.engine
         self.epoch += 1
-        self.replica.state = CoordinatorState(self.config, self.epoch)
+        self.replica.restart(self.epoch)
         actors: list[GroupActor | TierActor] = [*self.groups, *self.tiers.values()]
         for actor in actors:
             actor.inbox.clear()
@@ -317,8 +318,7 @@ class World:
     def _acknowledge(self, process: str) -> None:
         """The engine of an earlier coordinator has ended its steps, and says so."""
         del self._old_engines[process]
-        self.state.acknowledged(process)
-        self._look()
+        self.send(EpochAcknowledgedEvent(process))
 
 
 def sure(action: Callable[[], object]) -> Action:
