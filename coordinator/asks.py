@@ -103,9 +103,15 @@ class Edge:
         """When the sequences of a message are refused if there is no room for them before.
 
         Raises:
-            RequestError: no time, or longer than a request may wait.
+            RequestError: no time, or longer than a request may wait; or several sequences: the first would hold their
+                blocks idle until the last one has its own.
         """
         wait_s, limit_s = message.wait_s, self._limits.waiting_deadline_s
+        if wait_s and len(message.sequences) > 1:
+            raise RequestError(
+                f"request {message.request_id!r} waits for room for {len(message.sequences)} sequences together; ask "
+                "for each in a request of its own"
+            )
         if type(wait_s) not in (int, float) or not 0 <= wait_s <= limit_s:
             raise RequestError(
                 f"request {message.request_id!r} waits for room for {wait_s!r} s; choose 0 to waiting_deadline_s, "

@@ -253,7 +253,8 @@ class AdmitRequest:
     Attributes:
         request_id: names the reply.
         sequences: to admit.
-        wait_s: how long they wait for room before they are refused, at most the limit `waiting_deadline_s`.
+        wait_s: how long it waits for room before it is refused, at most the limit `waiting_deadline_s`; only for one
+            sequence.
         session: of the client.
     """
 

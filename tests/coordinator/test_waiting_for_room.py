@@ -157,18 +157,14 @@ def test_several_are_granted_at_once_if_there_is_room_for_them() -> None:
     assert queue.running() == ["b", "c"]
 
 
-def test_a_message_is_answered_when_its_last_sequence_is_settled() -> None:
-    """The first one is granted at once and runs; its client is told of both together."""
+def test_sequences_do_not_wait_together() -> None:
+    """The first one would hold its blocks, and nobody would compute it, until there is room for the last one."""
     queue = Queue(4)
-    queue.ask(1, "a", "xy")
-    queue.send(AdmitRequest(2, (new("b", "z", extra_tokens=0), new("c", "vw", extra_tokens=0)), 10.0))
-    assert queue.running() == ["a", "b"]
-    assert "b" not in queue.results
 
-    queue.tick(10.0)
+    with pytest.raises(RequestError, match="ask for each in a request of its own"):
+        queue.send(AdmitRequest(2, (new("b", "z"), new("c", "v")), 10.0))
 
-    assert isinstance(queue.results["b"], Admitted)
-    assert isinstance(queue.results[2], OutOfBlocks)
+    assert queue.running() == []
 
 
 def test_what_can_never_fit_does_not_wait() -> None:
