@@ -45,6 +45,16 @@ from kvtroupe.coordinator.control_messages import (
     ResetReply,
     ResetRequest,
 )
+from kvtroupe.coordinator.event_messages import (
+    BlockFact,
+    Cleared,
+    Events,
+    EventsReply,
+    EventsRequest,
+    Removed,
+    Snapshot,
+    Stored,
+)
 from kvtroupe.coordinator.loss_messages import (
     GroupLostEvent,
     GroupReadyEvent,
@@ -75,7 +85,9 @@ __all__ = [
     "Admitted",
     "Arrival",
     "BindEvent",
+    "BlockFact",
     "Child",
+    "Cleared",
     "CommitReply",
     "CommitRequest",
     "Content",
@@ -85,6 +97,9 @@ __all__ = [
     "CopyReply",
     "CopyRequest",
     "DropEvent",
+    "Events",
+    "EventsReply",
+    "EventsRequest",
     "Evidence",
     "ForgetEvent",
     "Generations",
@@ -116,12 +131,15 @@ __all__ = [
     "PublishRequest",
     "RecoverEvent",
     "ReleaseEvent",
+    "Removed",
     "ResetReply",
     "ResetRequest",
     "SequenceFailedEvent",
     "SequenceId",
     "Slots",
+    "Snapshot",
     "StepsDoneEvent",
+    "Stored",
     "TierLostEvent",
     "TierOutput",
     "TierReadyEvent",
@@ -373,6 +391,7 @@ ToCoordinator: TypeAlias = (
     | LookupRequest
     | MoveRequest
     | ResetRequest
+    | EventsRequest
     | TimerEvent
     | MatchReply
     | PublishReply
@@ -385,7 +404,9 @@ ToCoordinator: TypeAlias = (
     | InventoryReply
     | ContentEpochReply
 )
-ToClient: TypeAlias = AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | ResetReply
+ToClient: TypeAlias = (
+    AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | ResetReply | EventsReply
+)
 Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent
 
 

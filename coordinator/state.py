@@ -24,6 +24,7 @@ from kvtroupe.coordinator.errors import (
     SequenceExists,
     UnknownPin,
 )
+from kvtroupe.coordinator.events import BlockEvents
 from kvtroupe.coordinator.grants import Tables
 from kvtroupe.coordinator.losses import Losses
 from kvtroupe.coordinator.messages import (
@@ -31,6 +32,7 @@ from kvtroupe.coordinator.messages import (
     CommitRequest,
     ContentEpochReply,
     CopyReply,
+    EventsRequest,
     GroupLostEvent,
     GroupReadyEvent,
     GrowRequest,
@@ -84,6 +86,7 @@ class CoordinatorState:
         parts = make_parts(config, epoch)
         self.pools, self.layout, self.counters = parts.pools, parts.layout, parts.counters
         self.rules = parts.layout.rules
+        self.events = BlockEvents(parts)
         self.tables = Tables(parts.pools, parts.layout)
         self.records = Records(parts, self.tables)
         self.tiers = Tiers(parts, self.records.waits)
@@ -127,6 +130,7 @@ class CoordinatorState:
             InventoryReply: lambda message, _: self._losses.told(message),
             RecoverEvent: self._on_recover,
             ResetRequest: lambda message, _: self.resets.reset(message),
+            EventsRequest: lambda message, _: self.events.reply(message),
             ContentEpochReply: lambda message, _: self.resets.durable(message),
         }
 

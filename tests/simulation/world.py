@@ -16,7 +16,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvtroupe.coordinator.check import check, quiescent
+from kvtroupe.coordinator.check_events import check_events
 from kvtroupe.coordinator.errors import UnknownSequence
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.messages import (
     GroupLostEvent,
     GroupOutput,
@@ -80,6 +82,7 @@ class World:
         self.epoch = 0
         self.memory = Memory(config)
         self.replica = Replica(config)
+        self._near, self._far = Mirror(config.digest_bytes), Mirror(config.digest_bytes)  # one reads events seldom
         self.groups = [GroupActor(group) for group in self.replica.groups]
         self.tiers = {
             (pool, rank): TierActor(TierRows(pool, rank), self.memory)
@@ -127,6 +130,7 @@ class World:
             ("end", 1.2, engine.end),
             ("begin step", 4, engine.begin_step),
             ("pass time", 0.3, self._pass_time),
+            ("read events", 0.3, sure(partial(self._mirror, self._far))),
         ]
         actions += [(f"step on {rank}", 4, sure(partial(engine.work, rank))) for rank in engine.ranks_with_work()]
         actions += [
@@ -250,9 +254,14 @@ class World:
     def _look(self) -> None:
         """Every invariant that can be seen now."""
         self.memory.check_published(self.state)
+        self._mirror(self._near)
         if not any(group.inbox or group.outbox for group in self.groups):
             self.replica.groups = [group.group for group in self.groups]
             check(self.replica)
+
+    def _mirror(self, mirror: Mirror) -> None:
+        """A mirror reads what it has missed, and knows what the coordinator knows."""
+        check_events(self.replica, mirror)
 
     def _is_running(self, number: int) -> bool:
         return number in self.state.records.sequences and not self._device_is_lost()
