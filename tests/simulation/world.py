@@ -181,7 +181,7 @@ class World:
         while self._old_engines or self.engine.running or self.engine.pins or self._is_busy():
             self._end_engines()
             self._deliver_all()
-        check(self.replica)
+        self._look()
         if not quiescent(self.replica):
             held = {pool.name: self.replica.holders(pool.name) for pool in self.config.pools}
             raise AssertionError(f"something was not given back: {held}")
