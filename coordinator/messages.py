@@ -49,6 +49,16 @@ from kvtroupe.coordinator.control_messages import (
     ResetRequest,
     UnpinEvent,
 )
+from kvtroupe.coordinator.event_messages import (
+    BlockFact,
+    Cleared,
+    Events,
+    EventsReply,
+    EventsRequest,
+    Removed,
+    Snapshot,
+    Stored,
+)
 from kvtroupe.coordinator.loss_messages import (
     GroupLostEvent,
     GroupReadyEvent,
@@ -108,9 +118,11 @@ __all__ = [
     "AttachReply",
     "AttachRequest",
     "BindEvent",
+    "BlockFact",
     "CancelEvent",
     "CancelRequest",
     "Child",
+    "Cleared",
     "ClientMessage",
     "ClientOutput",
     "ClientReply",
@@ -127,6 +139,9 @@ __all__ = [
     "DetachRequest",
     "DropEvent",
     "EpochAcknowledgedEvent",
+    "Events",
+    "EventsReply",
+    "EventsRequest",
     "Evidence",
     "ForgetEvent",
     "Generations",
@@ -162,6 +177,7 @@ __all__ = [
     "PublishRequest",
     "RecoverEvent",
     "ReleaseEvent",
+    "Removed",
     "ResetReply",
     "ResetRequest",
     "SequenceFailedEvent",
@@ -171,7 +187,9 @@ __all__ = [
     "SessionOverEvent",
     "SessionsOutput",
     "Slots",
+    "Snapshot",
     "StepsDoneEvent",
+    "Stored",
     "TierLostEvent",
     "TierOutput",
     "TierReadyEvent",
@@ -413,6 +431,7 @@ ClientMessage: TypeAlias = (
     | LookupRequest
     | MoveRequest
     | ResetRequest
+    | EventsRequest
 )
 ToCoordinator: TypeAlias = (
     ClientMessage
@@ -433,7 +452,9 @@ ToCoordinator: TypeAlias = (
     | InventoryReply
     | ContentEpochReply
 )
-ToClient: TypeAlias = AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | ResetReply
+ToClient: TypeAlias = (
+    AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | ResetReply | EventsReply
+)
 Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent
 
 

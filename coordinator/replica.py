@@ -47,11 +47,13 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.counters import Counters
     from kvtroupe.coordinator.messages import (
         AdmitResult,
+        Events,
         NewSequence,
         PinId,
         SequenceId,
         SessionsOutput,
         Slots,
+        Snapshot,
         ToClient,
         ToCoordinator,
         ToSessions,
@@ -310,6 +312,17 @@ class Replica:
             raise RequestError(f"no group {group!r}; the groups are {names}")
         index = self.groups[names.index(group)].index
         return {digest: (slot, generation) for digest, slot, generation in index.entries()}
+
+    def events_since(self, position: tuple[int, int] | None = None) -> Events | Snapshot:
+        """What has happened to published blocks since a block event, or, where that is not known, what is published.
+
+        Args:
+            position: epoch and number of the last event that is known, as `Mirror.position` has them; None: none is.
+
+        Raises:
+            RequestError: the configuration has events switched off, or the position is malformed.
+        """
+        return self.state.events.since(position)
 
     def counters(self) -> Counters:
         """What has happened since the start; a copy."""

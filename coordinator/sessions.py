@@ -38,6 +38,7 @@ from kvtroupe.coordinator.messages import (
     ConnectionLostEvent,
     DetachRequest,
     EpochAcknowledgedEvent,
+    EventsRequest,
     GroupOutput,
     GrowRequest,
     HeldSequence,
@@ -86,6 +87,7 @@ _ANSWERED_WITH_REPLY = (
     LookupRequest,
     MoveRequest,
     ResetRequest,
+    EventsRequest,
 )
 _ANSWERED_WITH_NOTHING = (ReleaseEvent, UnpinEvent, StepsDoneEvent)
 

@@ -22,6 +22,7 @@ from kvtroupe.coordinator.errors import (
     SequenceExists,
     UnknownPin,
 )
+from kvtroupe.coordinator.events import BlockEvents
 from kvtroupe.coordinator.grants import Tables
 from kvtroupe.coordinator.leases import Leases
 from kvtroupe.coordinator.losses import Losses
@@ -32,6 +33,7 @@ from kvtroupe.coordinator.messages import (
     ContentEpochReply,
     CopyReply,
     EpochAcknowledgedEvent,
+    EventsRequest,
     GroupLostEvent,
     GroupReadyEvent,
     GrowRequest,
@@ -88,6 +90,7 @@ class CoordinatorState:
         parts = make_parts(config, epoch)
         self.pools, self.layout, self.counters = parts.pools, parts.layout, parts.counters
         self.rules = parts.layout.rules
+        self.events = BlockEvents(parts)
         self.tables = Tables(parts.pools, parts.layout)
         self.records = Records(parts, self.tables)
         self.tiers = Tiers(parts, self.records.waits)
@@ -129,6 +132,7 @@ class CoordinatorState:
             InventoryReply: lambda message, _: self._losses.told(message),
             RecoverEvent: self._on_recover,
             ResetRequest: lambda message, _: self.resets.reset(message),
+            EventsRequest: lambda message, _: self.events.reply(message),
             ContentEpochReply: lambda message, _: self.resets.durable(message),
             CancelEvent: self._on_cancel,
             SessionBeganEvent: self._on_session_began,

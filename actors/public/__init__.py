@@ -24,6 +24,7 @@ from kvtroupe.coordinator.errors import (
     UnknownPin,
     UnknownSequence,
 )
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.extras import Extras, LoRA, MultimodalItem, PromptEmbeddings, TokenExtraIds
 from kvtroupe.coordinator.identity import DigestChain, PrefixDigests, block_digests, digest_chain
 from kvtroupe.coordinator.messages import Admitted, CommitReply, GrowReply, NewSequence
@@ -50,6 +51,7 @@ __all__ = [
     "Limits",
     "LoRA",
     "LossError",
+    "Mirror",
     "MultimodalItem",
     "NewSequence",
     "OutOfBlocks",

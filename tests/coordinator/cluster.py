@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from kvtroupe.coordinator.check import check
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.inventories import Inventory
 from kvtroupe.coordinator.messages import (
     AdmitReply,
@@ -130,6 +131,7 @@ class Cluster:
         tiers: by pool and rank.
         silent: actors that do not answer; what they are sent waits.
         events: all that clients were sent, in order.
+        mirror: of the block events, where these are on.
     """
 
     def __init__(self, config: Config) -> None:
@@ -139,6 +141,7 @@ class Cluster:
         self.tiers = {(pool, rank): TierRows(pool, rank) for pool in range(len(config.pools)) for rank in ranks}
         self.silent: set[Actor] = set()
         self.events: list[SessionsOutput] = []
+        self.mirror = Mirror(config.digest_bytes)
         self.now_s = 0.0
         self._inboxes: dict[Actor, deque[GroupOutput | TierOutput]] = {}
         self._tier_epochs: Counter[tuple[int, int]] = Counter()
@@ -258,4 +261,4 @@ class Cluster:
     def check(self) -> None:
         """Every invariant, if nothing is under way to a group."""
         if not any(self.waiting(("group", group, 0)) for group in range(len(self.replica.groups))):
-            check(self.replica)
+            check(self.replica, self.mirror)

@@ -36,6 +36,7 @@ def make(*groups: GroupConfig, blocks: tuple[int, ...] = (21,), ranks: int = 1, 
             groups=groups or (FULL,),
             pools=tuple(pools),
             ranks=ranks,
+            events=True,
         )
     )
 

@@ -44,7 +44,14 @@ def make_config(chance: random.Random) -> Config:
         groups=tuple(groups),
         pools=tuple(pools),
         ranks=chance.choice([1, 2]),
-        limits=Limits(match_deadline_s=1.0, transfer_deadline_s=5.0, tier_retry_s=0.5, grace_s=4.0),
+        events=True,
+        limits=Limits(
+            match_deadline_s=1.0,
+            transfer_deadline_s=5.0,
+            tier_retry_s=0.5,
+            grace_s=4.0,
+            event_blocks_kept_max=chance.choice([10, 100, 262_144]),
+        ),
     )
 
 

@@ -18,7 +18,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvtroupe.coordinator.check import check, quiescent
+from kvtroupe.coordinator.check_events import check_events
 from kvtroupe.coordinator.errors import SessionLost, UnknownSession
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.messages import (
     AttachRequest,
     ClientOutput,
@@ -88,6 +90,7 @@ class World:
         self.epoch = 0
         self.memory = Memory(config)
         self.replica = Replica(config)
+        self._near, self._far = Mirror(config.digest_bytes), Mirror(config.digest_bytes)  # one reads events seldom
         self.groups = [GroupActor(group) for group in self.replica.groups]
         self.tiers = {
             (pool, rank): TierActor(TierRows(pool, rank), self.memory)
@@ -138,7 +141,10 @@ class World:
 
     def _actions(self) -> list[tuple[str, float, Action]]:
         """What can happen now: name, how likely it is, and what it is."""
-        actions: list[tuple[str, float, Action]] = [("pass time", 0.3, self._pass_time)]
+        actions: list[tuple[str, float, Action]] = [
+            ("pass time", 0.3, self._pass_time),
+            ("read events", 0.3, sure(partial(self._mirror, self._far))),
+        ]
         for number, client in enumerate(self.clients):
             actions += [(f"{what} of {number}", weight, action) for what, weight, action in self._of_client(client)]
         actions += [(f"group {one.group.number}", 4, sure(one.work)) for one in self.groups if one.inbox]
@@ -207,7 +213,7 @@ class World:
             self._deliver_all()
         else:
             raise AssertionError("something is never done")
-        check(self.replica)
+        self._look()
         if not quiescent(self.replica):
             held = {pool.name: self.replica.holders(pool.name) for pool in self.config.pools}
             raise AssertionError(f"something was not given back: {held}")
@@ -293,9 +299,14 @@ class World:
     def _look(self) -> None:
         """Every invariant that can be seen now."""
         self.memory.check_published(self.state)
+        self._mirror(self._near)
         if not any(group.inbox or group.outbox for group in self.groups):
             self.replica.groups = [group.group for group in self.groups]
             check(self.replica)
+
+    def _mirror(self, mirror: Mirror) -> None:
+        """A mirror reads what it has missed, and knows what the coordinator knows."""
+        check_events(self.replica, mirror)
 
     def _is_running(self, number: int) -> bool:
         return number in self.state.records.sequences and not self._device_is_lost()
