@@ -47,7 +47,7 @@ class Outcomes:
         for transfer in over:
             outputs += self.tiers.landings.finished(transfer, now_s)
             outputs += self._fail_readers(transfer)
-            self.records.release_stuck(transfer.transfer_id)
+            self.records.release_kept(transfer.transfer_id)
             if self.records.waits.done(transfer.transfer_id):
                 done.append(transfer.transfer_id)
         return [*outputs, TransfersDoneEvent(tuple(done))] if done else outputs

@@ -12,7 +12,7 @@ from kvtroupe.coordinator.ledger import Holder
 if TYPE_CHECKING:
     from kvtroupe.coordinator.bands import Shape
     from kvtroupe.coordinator.ledger import Ledger
-    from kvtroupe.coordinator.messages import SequenceId, Slots
+    from kvtroupe.coordinator.messages import Content, SequenceId, Slots
     from kvtroupe.coordinator.retention import Retention
     from kvtroupe.coordinator.tables import BlockTable
 
@@ -35,6 +35,7 @@ class Sequence:
         considered_blocks: for each scale, how many blocks were offered to the indexes so far, or hit.
         tables: one for each band.
         retention: of the blocks it publishes.
+        content: as far as its client has told it; None where blocks are not reused in part.
         is_void: what was published before the last reset is void, and with it all that the sequence has computed on top
             of that: it publishes nothing any more.
         publishing: publications of its blocks that some group has not answered; none of its blocks is freed before.
@@ -52,6 +53,7 @@ class Sequence:
     considered_blocks: list[int]
     tables: tuple[BlockTable, ...]
     retention: Retention
+    content: Content | None = None
     is_void: bool = False
     publishing: int = 0
     returned: list[Return] = field(default_factory=list)
