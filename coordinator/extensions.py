@@ -66,9 +66,13 @@ class Extender:
         self._pools = pools
         self._layout = layout
         self._transfers = transfers
-        self._planned = [0] * len(pools)  # copies of claims whose copies have not begun
+        self._planned = [0] * len(pools)  # copies that claims of this round need; those of undone ones count, too
 
     # -- within a round ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A round is settled now."""
+        self._planned = [0] * len(self._pools)
 
     def extend(self, claim: Claim, ask: Ask, evidence: Sequence[Evidence | None], stale: Stale) -> None:
         """Extend a claim if its prompt goes on with tokens that every group has.
@@ -91,7 +95,7 @@ class Extender:
             {group: child.generation for group, child in zip(groups, chosen, strict=True)},
             ask.shape.beams,
         )
-        if self._has_room(extension) and self._claim(extension, stale):
+        if self._plan(extension) and self._claim(extension, stale):
             claim.extension = extension
 
     def _children(self, hit_tokens: int, evidence: Sequence[Evidence | None]) -> list[tuple[Child, ...]]:
@@ -108,10 +112,12 @@ class Extender:
         """How many tokens of a child all groups can serve; those of a whole block are no part of one."""
         return min(self._layout.unit_tokens - 1, *[child.common_tokens for child in offered])
 
-    def _has_room(self, extension: Extension) -> bool:
+    def _plan(self, extension: Extension) -> bool:
+        """Whether there is room for the copies of an extension, and those of others of this round."""
         for number, pool in enumerate(self._pools):
             count = len(extension.in_pool(pool)[0]) * extension.beams
-            if count and count + self._planned[number] > self._transfers.room(number):
+            self._planned[number] += count
+            if count and self._planned[number] > self._transfers.room(number):
                 return False
         return True
 
@@ -127,7 +133,6 @@ class Extender:
                 (group,) = [one for one in pool.groups if extension.sources.get(one) == slots[good]]
                 stale.setdefault((group, DEVICE), {})[int(slots[good])] = int(generations[good])
                 return False
-        self._plan(extension, 1)
         return True
 
     def undo(self, claim: Claim) -> None:
@@ -135,14 +140,12 @@ class Extender:
         if claim.extension is not None:
             for pool in self._pools:
                 pool.ledger.undo_claim(claim.extension.in_pool(pool)[0], Holder.TRANSFER)
-            self._plan(claim.extension, -1)
 
     def redo(self, claim: Claim) -> None:
         """Claim again what has just been undone."""
         if claim.extension is not None:
             for pool in self._pools:
                 pool.ledger.claim(*claim.extension.in_pool(pool), Holder.TRANSFER)
-            self._plan(claim.extension, 1)
 
     def drop(self, claim: Claim) -> bool:
         """Go without an extension: whether there was one."""
@@ -151,15 +154,10 @@ class Extender:
         claim.extension = None
         return had_one
 
-    def _plan(self, extension: Extension, sign: int) -> None:
-        for number, pool in enumerate(self._pools):
-            self._planned[number] += sign * len(extension.in_pool(pool)[0]) * extension.beams
-
     # -- after it ------------------------------------------------------------------------------------------------------
 
     def begun(self, extension: Extension) -> None:
         """Its copies have begun, and hold their sources themselves."""
-        self._plan(extension, -1)
         for pool in self._pools:
             pool.ledger.release(extension.in_pool(pool)[0], Holder.TRANSFER)
 

@@ -64,6 +64,7 @@ class Tiers:
     def start(self, now_s: float) -> None:
         """A round is settled now."""
         self.lifts.start(now_s)
+        self.extender.start()
 
     def take(self, wanted: Sequence[int], now_s: float) -> list[Slots]:
         """Take slots of every pool, once in a round; content that is worth it is demoted."""

@@ -44,6 +44,9 @@ def make_config(chance: random.Random) -> Config:
         groups=tuple(groups),
         pools=tuple(pools),
         ranks=chance.choice([1, 2]),
+        partial_reuse="off"
+        if any(group.kind == "recurrent" for group in groups)
+        else chance.choice(["off", "copy", "copy"]),
         limits=Limits(match_deadline_s=1.0, transfer_deadline_s=5.0, tier_retry_s=0.5),
     )
 
