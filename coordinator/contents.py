@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.errors import ConfigError, RequestError, TokenError
-from kvtroupe.coordinator.extra_keys import tagged_extras
+from kvtroupe.coordinator.extra_keys import tagged_extras, uniform_extras
 from kvtroupe.coordinator.messages import Content
 
 if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config
-    from kvtroupe.coordinator.extras import Extras
     from kvtroupe.coordinator.identity import PrefixDigests
     from kvtroupe.coordinator.messages import CommitRequest, NewSequence
     from kvtroupe.coordinator.sequences import Sequence
@@ -38,20 +37,18 @@ def content_of(prefix: PrefixDigests, block_tokens: int, start_token: int = 0, e
             "models keep of a token depends on the next ones; send no content"
         )
     tokens = prefix.tokens[:end_token]
-    first_block = start_token // block_tokens
-    found = tuple(
-        [
-            _block_extras(extras, start, start + block_tokens)
-            for start in range(first_block * block_tokens, len(tokens), block_tokens)
-        ]
-    )
+    first_token = start_token // block_tokens * block_tokens
+    blocks = -(-(len(tokens) - first_token) // block_tokens)
+    found = [_written(uniform_extras(extras, b""))] * blocks
+    for block in extras.varying_blocks(first_token, blocks, block_tokens):
+        start = first_token + block * block_tokens
+        found[block] = _written(tagged_extras(extras, start, start + block_tokens, b""))
     token_ids = tokens[start_token:].astype("<i4", copy=False).tobytes()
-    return Content(token_ids, block_tokens, found if any(found) else ())
+    return Content(token_ids, block_tokens, tuple(found) if any(found) else ())
 
 
-def _block_extras(extras: Extras, start: int, end: int) -> bytes:
-    written = tagged_extras(extras, start, end, b"")
-    return b"" if written == NO_EXTRAS else written
+def _written(extras: bytes) -> bytes:
+    return b"" if extras == NO_EXTRAS else extras
 
 
 class Contents:

@@ -83,14 +83,18 @@ class Extender:
             evidence: of every group; None: it did not answer.
             stale: gets the places that have changed hands; then the claim stays as it is.
         """
-        children = self._children(claim.hit_tokens, evidence)
-        best = max((self._common(offered) for offered in _offered_by_all(children)), default=0)
-        if not best:
+        best, chosen = 0, None
+        for offered in _offered_by_all(self._children(claim.hit_tokens, evidence)):
+            common_tokens = min([child.common_tokens for child in offered])
+            if common_tokens > best:  # of equally good ones the first
+                best, chosen = common_tokens, offered
+        # A whole block is no part of one, and the last token is always computed.
+        tokens = min(best, self._layout.unit_tokens - 1, ask.shape.prompt_tokens - 1 - claim.hit_tokens)
+        if chosen is None or tokens < 1:
             return
-        chosen = next(offered for offered in _offered_by_all(children) if self._common(offered) == best)
         groups = self._layout.participating
         extension = Extension(
-            best,
+            tokens,
             {group: child.slot for group, child in zip(groups, chosen, strict=True)},
             {group: child.generation for group, child in zip(groups, chosen, strict=True)},
             ask.shape.beams,
@@ -107,10 +111,6 @@ class Extender:
                 return []
             children.append(found.children)
         return children
-
-    def _common(self, offered: tuple[Child, ...]) -> int:
-        """How many tokens of a child all groups can serve; those of a whole block are no part of one."""
-        return min(self._layout.unit_tokens - 1, *[child.common_tokens for child in offered])
 
     def _plan(self, extension: Extension) -> bool:
         """Whether there is room for the copies of an extension, and those of others of this round."""

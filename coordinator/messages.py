@@ -174,8 +174,8 @@ class Admitted:
 
     Attributes:
         sequence_id: of the request.
-        cached_tokens: tokens that were found in every group; computing starts there. Where it is within a block, the
-            tokens of that block before it are copied into the sequence's own slots, see `reads_after`.
+        cached_tokens: tokens that were found in every group; computing starts there. Where that is within a block, the
+            tokens before it are copied into the sequence's own slots.
         tables: for every group an array of the slots of its blocks, 0 (the null block) where the group's window has
             left a block behind, or where a recurrent group keeps no state; read-only. [blocks], or [beams, blocks] for
             a sequence with several beams.
@@ -184,7 +184,8 @@ class Admitted:
             there would make the next hit that much longer.
         encoder_cached: whether the blocks of the encoder input were found in every cross group.
         states: for every group the slots [beams] of the states that a recurrent one computes with; empty for others.
-        reads_after: transfers that have to be done before anything of the hit is read.
+        reads_after: transfers that have to be done before anything of the hit is read, or a block that is hit in part
+            is written.
         writes_after: transfers that have to be done before anything is written into the other slots.
     """
 

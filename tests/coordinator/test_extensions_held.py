@@ -318,6 +318,18 @@ def test_a_source_that_is_still_there_is_copied() -> None:
     assert result.cached_tokens == 3
 
 
+@pytest.mark.parametrize(("common_tokens", "cached_tokens"), [(4, 3), (3, 3), (1, 1), (0, 0), (-1, 0)])
+def test_no_group_makes_a_hit_longer_than_the_prompt_or_a_block_allows(common_tokens: int, cached_tokens: int) -> None:
+    """Of a block of four tokens at most three are copied, of a prompt of two at most one, whatever a group says."""
+    desk, (slot,) = _desk_with_a_block()
+    desk.ask(2, prompt("a", CLOSE, (1,)), prompt("b", (5, 6)))
+    child = _with_child(slot, 1, common_tokens)
+
+    (first, second) = admitted(desk.answer(2, [child, child]))
+
+    assert (first.cached_tokens, second.cached_tokens) == (cached_tokens, min(cached_tokens, 1))
+
+
 def test_a_group_that_does_not_answer_extends_nothing() -> None:
     """The round goes on without it."""
     desk, (slot, _) = _desk_with_a_block(FULL, GroupConfig(name="too"))
