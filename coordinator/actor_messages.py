@@ -24,14 +24,18 @@ NO_SLOTS.setflags(write=False)
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the blocks of a chain stand for; needed only where blocks are matched in part.
+    """What blocks stand for that follow one another; needed only where blocks are matched in part.
+
+    `contents.content_of` makes it of what was hashed.
 
     Attributes:
-        token_ids: int32 little-endian, of the whole chain.
-        extras: for each block the canonical bytes of its extras; () when no block has any.
+        token_ids: int32 little-endian each, from the first token of the first block on; the last block may be short.
+        block_tokens: tokens of one block.
+        extras: for each block the canonical bytes of its extras, empty where it has none; () when no block has any.
     """
 
     token_ids: bytes
+    block_tokens: int
     extras: tuple[bytes, ...] = ()
 
 
@@ -42,7 +46,8 @@ class Prompt:
     Attributes:
         digests: block digests of the chain, in the blocks of the group that is asked.
         limit_blocks: the longest hit that is wanted.
-        content: given when blocks that share only their first tokens are wanted too.
+        content: of the chain and what follows it, as far as it may be hit; given when blocks that share only their
+            first tokens are wanted too.
     """
 
     digests: bytes
@@ -69,10 +74,10 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A block at the end of a path that shares leading tokens with the chain.
+    """A block at the end of a path that shares leading tokens, and all extras, with what follows there in the prompt.
 
     Attributes:
-        common_tokens: how many; at least 1, and fewer than a block or all of it.
+        common_tokens: how many; at least 1, and at most the whole block.
         digest: of the block.
         level: where it is; of several places the one nearest to the device.
         slot: there.
@@ -96,9 +101,11 @@ class Evidence:
         present: bit i is set when block i of the chain is published on the device, up to the limit.
         slots: of the blocks along the path; where a block is missing its number means nothing.
         generations: of these slots when the blocks were published.
-        path_blocks: how far the index follows the chain, holes included; the length of both arrays.
+        path_blocks: how far the index follows the chain, holes included; the length of both arrays. Where partial
+            matches are asked for, the path ends with the last block of the chain that is published on any level.
         lower: the levels below the device that hold a block of the path, from the device down.
-        children: where partial matches are asked for, those at the end of the path, most common tokens first.
+        children: where partial matches are asked for, those at the end of the path, most common tokens first; a few of
+            them at most.
     """
 
     present: int
@@ -202,7 +209,8 @@ class PublishRequest:
         generations: of these slots.
         sparse: some of the slots are 0: these blocks are not published.
         level: where they are.
-        content: of the chain, where blocks are matched in part.
+        content: of the blocks from `start_block` on, where blocks are matched in part; of the first of them only, if
+            no more is known.
     """
 
     publish_id: int
@@ -283,7 +291,8 @@ class Copies:
         sources: its slots that are read.
         destination_pool: number of the pool.
         destinations: its slots that are written.
-        tokens: for each block, how many of its first tokens are copied; None: whole blocks.
+        tokens: for each block, how many of its first tokens are read at the destination; None: all of it. Whole blocks
+            may be copied all the same, as whoever gets the others writes them before anybody reads them.
         groups: for each block the group that it belongs to; None where nobody below the device keeps it.
         digests: for each block its digest, likewise.
         parents: for each block the digest of the one before it in its chain, zero for a first one; likewise.

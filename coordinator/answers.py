@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvtroupe.coordinator.ledger import Holder
 from kvtroupe.coordinator.messages import Admitted, GrowReply, MoveRequest, NewSequence, PinReply, PinRequest
 from kvtroupe.coordinator.records import Pin
@@ -15,6 +17,7 @@ from kvtroupe.coordinator.waits import NOTHING_AWAITED, Awaited
 if TYPE_CHECKING:
     from kvtroupe.coordinator.asks import Edge
     from kvtroupe.coordinator.claims import Ask, Claim
+    from kvtroupe.coordinator.extensions import Extension
     from kvtroupe.coordinator.grants import Tables
     from kvtroupe.coordinator.messages import GrowResult, Output, Slots
     from kvtroupe.coordinator.moves import Moves
@@ -72,12 +75,13 @@ class Answers:
         if layout.has_cross:
             blocks_hit.append(ask.prompts[-1].limit_blocks if claim.cross_hit else 0)
         capacity_tokens = ask.units * layout.unit_tokens
+        cached_tokens = claim.hit_tokens + (claim.extension.tokens if claim.extension is not None else 0)
         sequence = Sequence(
             sequence_id=new.sequence_id,
             shape=ask.shape,
             tokens=new.tokens,
-            cached_tokens=claim.hit_tokens,
-            committed_tokens=claim.hit_tokens,
+            cached_tokens=cached_tokens,
+            committed_tokens=cached_tokens,
             capacity_tokens=capacity_tokens,
             digests=[prompt.digests for prompt in ask.prompts],
             digest_count=len(new.digests) // self.parts.config.digest_bytes,
@@ -86,13 +90,17 @@ class Answers:
             retention=new.retention,
             session=ask.session,
             request_id=ask.request_id,
+            content=new.content if self.edge.contents is not None else None,
         )
         self.records.sequences[new.sequence_id] = sequence
         counters = self.parts.counters
         counters.admitted += 1
         counters.prompt_tokens += new.tokens
         counters.hit_tokens += sequence.cached_tokens
+        counters.partial_hits += claim.extension is not None
         awaited = self._begin_copies(sequence, claim, grant.slots, now_s)
+        if claim.extension is not None:
+            self.records.slide(sequence, None)  # the longer hit may read less than that of whole blocks
         tables, states = self.tables.lent(sequence)
         return Admitted(
             new.sequence_id,
@@ -113,6 +121,8 @@ class Answers:
         copied = self.tables.states_hit(sequence, claim)
         for pool, sources, destinations in copied:
             self.tiers.copy_within(pool, sources, destinations, now_s)
+        if claim.extension is not None:
+            copied += self._begin_extension(sequence, claim.extension, claim.hit_tokens, now_s)
         if not self.tiers.is_busy():
             return NOTHING_AWAITED
         reads_after = self.tiers.reads_after([*enumerate(claim.slots), *[(pool, slots) for pool, _, slots in copied]])
@@ -120,6 +130,19 @@ class Answers:
         awaited = Awaited(reads_after, writes_after)
         self._wait(sequence, awaited)
         return awaited
+
+    def _begin_extension(
+        self, sequence: Sequence, extension: Extension, hit_tokens: int, now_s: float
+    ) -> list[tuple[int, Slots, Slots]]:
+        """Begin to copy the first tokens of a block; what is read is kept until that is over."""
+        extender = self.tiers.extender
+        copied = list(extender.copies(sequence, extension, hit_tokens))
+        for pool, sources, destinations in copied:
+            transfer_ids = self.tiers.copy_within(pool, sources, destinations, now_s, tokens=extension.tokens)
+            for transfer_id in np.unique(transfer_ids).tolist():
+                self.records.keep(transfer_id, pool, np.unique(sources.compress(transfer_ids == transfer_id)))
+        extender.begun(extension)
+        return copied
 
     def _wait(self, sequence: Sequence, awaited: Awaited) -> None:
         if awaited:

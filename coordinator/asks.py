@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.bands import Shape
 from kvtroupe.coordinator.claims import NO_WAIT, Ask
+from kvtroupe.coordinator.contents import Contents
 from kvtroupe.coordinator.errors import CommitError, DigestError, FenceError, RequestError, SequenceTooLong, TokenError
 from kvtroupe.coordinator.identity import block_digests
 from kvtroupe.coordinator.messages import LOCAL_SESSION, NewSequence, PinRequest, Prompt
@@ -39,9 +41,13 @@ class Edge:
         config: of the replica.
         pools: of the replica.
         layout: of its tables.
+
+    Attributes:
+        contents: checks the content that clients send; None where blocks are not reused in part.
     """
 
     def __init__(self, config: Config, pools: Sequence[Pool], layout: Layout) -> None:
+        self.contents = Contents(config) if config.partial_reuse == "copy" else None
         self._unit_tokens = config.unit_tokens
         self._tokens_per_digest = config.tokens_per_digest
         self._digests_per_block = [size // config.tokens_per_digest for size in layout.scales]
@@ -63,9 +69,10 @@ class Edge:
         """The ask for a new sequence, or why it could never be granted.
 
         Raises:
-            TokenError: no tokens, or a negative number of spare blocks.
+            TokenError: no tokens, a negative number of spare blocks, or content that does not fit the tokens.
             DigestError: digests of the wrong width, or more than the prompt has.
-            RequestError: something of the wrong type, too many beams, or encoder input that no group would hold.
+            RequestError: something of the wrong type, content of other blocks, too many beams, or encoder input that no
+                group would hold.
         """
         new = message.sequences[position]
         if type(new.tokens) is not int or new.tokens < 1:
@@ -89,6 +96,8 @@ class Edge:
         units = -(-new.tokens // self._unit_tokens) + new.spare_blocks
         shape = Shape(new.tokens, new.encoder_tokens, new.beams)
         prompts = self._prompts(new.digests, limit)
+        if self.contents is not None and (content := self.contents.of_prompt(new)) is not None:
+            prompts = (replace(prompts[0], content=self.contents.to_be_hit(content)),)
         if self._encoder_block_tokens:
             prompts += (self._encoder_prompt(new),)
         elif new.encoder_tokens or new.encoder_digests:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtroupe.coordinator.bands import Layout
+    from kvtroupe.coordinator.extensions import Extension
     from kvtroupe.coordinator.messages import (
         Evidence,
         Generations,
@@ -124,6 +125,7 @@ class Claim:
         slots: for each pool what is claimed, group after group.
         lifts: what has to be copied up before it can be read.
         is_lifted: whether it is copied up if the request is granted; a pin keeps it where it is.
+        extension: what is hit of the next block, if anything; `Extender` claims it.
     """
 
     hit_tokens: int
@@ -133,6 +135,7 @@ class Claim:
     slots: tuple[Slots, ...]
     lifts: tuple[Lift, ...] = ()
     is_lifted: bool = False
+    extension: Extension | None = None
 
     def lifted_to(self, device: int) -> int:
         """How many slots of a device pool its lifts need."""

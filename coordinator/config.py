@@ -230,7 +230,7 @@ class Config(_Section):
         pools: the pools that they draw from, and those below them.
         ranks: workers that each hold a shard of every block.
         partial_reuse: `copy`: a hit may end within a block, whose first tokens are copied; only where all groups that
-            take part in hits are full, sliding or chunked, with blocks of one size.
+            take part in hits are full, sliding or chunked, with blocks of one size. Clients send the tokens along.
         events: whether what is published, and what is so no more, is kept as block events for readers.
         limits: what the replica holds or queues at most.
     """

@@ -31,7 +31,7 @@ class LookupReply:
 
     Attributes:
         request_id: of the request.
-        hit_tokens: what all groups together serve, wherever the blocks are.
+        hit_tokens: what all groups together serve of whole blocks, wherever these are.
         device_tokens: what they serve of blocks on the device.
         junction_tokens: how much more than `hit_tokens` the first group serves.
         group_tokens: what each group serves alone, in whole units; all that is wanted for groups without a say.

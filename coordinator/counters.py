@@ -16,6 +16,7 @@ class Counters:
         deferred: times a request left a round so that an earlier one could be granted.
         prompt_tokens: tokens of the prompts of admitted sequences.
         hit_tokens: those of them that were found in every group.
+        partial_hits: sequences whose hit ended within a block.
         grown: times a sequence got more blocks.
         growth_refused: times a sequence got none.
         evictions: published blocks that were taken for other content.
@@ -39,6 +40,7 @@ class Counters:
     deferred: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    partial_hits: int = 0
     grown: int = 0
     growth_refused: int = 0
     evictions: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtroupe.coordinator.index_children import Children
 from kvtroupe.coordinator.index_placements import arrive, insert_some, land
 from kvtroupe.coordinator.messages import BindEvent, ForgetEvent, LandRequest, MatchReply, MatchRequest, PublishReply
 from kvtroupe.coordinator.prefix_index import PrefixIndex
@@ -25,6 +26,7 @@ class Group:
 
     Attributes:
         index: which of its blocks are where.
+        children: the tokens of its blocks, where it is told.
         applied: number of the last message that changed it, of an unbroken row. After a message that does not follow
             the one before, it stays as it is, so that every answer shows the gap, until the group forgets everything.
         epoch: the newest of the coordinators that it has heard of; messages of older ones are refused.
@@ -33,6 +35,7 @@ class Group:
     def __init__(self, number: int, slots_of_levels: tuple[int, ...], digest_bytes: int) -> None:
         self.number = number
         self.index = PrefixIndex(slots_of_levels, digest_bytes)
+        self.children = Children(self.index)
         self.applied = 0
         self.epoch = 0
 
@@ -62,14 +65,20 @@ class Group:
             return None
         if isinstance(message, ForgetEvent):
             self.index = PrefixIndex(self.index.slots_of_levels, self.index.digest_bytes)
+            self.children = Children(self.index)
             return None
         if isinstance(message, LandRequest):
             return PublishReply(message.publish_id, self.number, land(self.index, message), epoch)
         return PublishReply(message.publish_id, self.number, self._publish(message), epoch)
 
     def _match(self, message: MatchRequest, number: int | None) -> MatchReply:
-        match = self.index.match
-        evidence = tuple([match(prompt.digests, prompt.limit_blocks) for prompt in message.prompts])
+        match, match_in_part = self.index.match, self.children.match
+        evidence = tuple(
+            [
+                match(prompt.digests, prompt.limit_blocks) if prompt.content is None else match_in_part(prompt)
+                for prompt in message.prompts
+            ]
+        )
         return MatchReply(message.round_id, self.number, evidence, None if number is None else self.applied, self.epoch)
 
     def _bind(self, message: BindEvent) -> None:
@@ -84,5 +93,9 @@ class Group:
         if not len(message.slots):
             return None
         if message.sparse or message.level:
-            return insert_some(self.index, message)
-        return self.index.insert(message.digests, message.start_block, message.slots, message.generations)
+            entered = insert_some(self.index, message)
+        else:
+            entered = self.index.insert(message.digests, message.start_block, message.slots, message.generations)
+        if message.content is not None:
+            self.children.note(message)
+        return entered

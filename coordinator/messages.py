@@ -222,6 +222,8 @@ class NewSequence:
             differ; only those of the prompt are published.
         encoder_tokens: tokens of its encoder input, for cross groups.
         encoder_digests: of the blocks of the encoder input, the last one included; none if it is not to be shared.
+        content: of all tokens of the prompt, where blocks may be reused in part (`Config.partial_reuse`); looked at
+            only there. None: those of this sequence are reused whole, or not at all.
     """
 
     sequence_id: SequenceId
@@ -232,6 +234,7 @@ class NewSequence:
     beams: int = 1
     encoder_tokens: int = 0
     encoder_digests: bytes = b""
+    content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +243,8 @@ class Admitted:
 
     Attributes:
         sequence_id: of the request.
-        cached_tokens: tokens whose blocks were found in every group; computing starts there.
+        cached_tokens: tokens that were found in every group; computing starts there. Where that is within a block, the
+            tokens before it are copied into the sequence's own slots.
         tables: for every group an array of the slots of its blocks, 0 (the null block) where the group's window has
             left a block behind, or where a recurrent group keeps no state; read-only. [blocks], or [beams, blocks] for
             a sequence with several beams.
@@ -249,7 +253,8 @@ class Admitted:
             there would make the next hit that much longer.
         encoder_cached: whether the blocks of the encoder input were found in every cross group.
         states: for every group the slots [beams] of the states that a recurrent one computes with; empty for others.
-        reads_after: transfers that have to be done before anything of the hit is read.
+        reads_after: transfers that have to be done before anything of the hit is read, or a block that is hit in part
+            is written.
         writes_after: transfers that have to be done before anything is written into the other slots.
     """
 
@@ -340,6 +345,9 @@ class CommitRequest:
         digests: of the hash blocks that follow those already known to the replica, none beyond `tokens`.
         fence: the engine step after which nothing of the engine reads blocks that slide out of a window with this
             commit; None: nothing does any more.
+        content: of the tokens after those whose content is known, up to `tokens`; looked at only where blocks may be
+            reused in part. Its first block is the one that is begun, which keeps the extras it has if none come along.
+            None: nothing new is told.
     """
 
     request_id: int
@@ -347,6 +355,7 @@ class CommitRequest:
     tokens: int
     digests: bytes = b""
     fence: int | None = None
+    content: Content | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Outcomes:
         for transfer in over:
             outputs += self.tiers.landings.finished(transfer, now_s)
             outputs += self._fail_readers(transfer)
-            self.records.release_stuck(transfer.transfer_id)
+            self.records.release_kept(transfer.transfer_id)
             for session in self.records.waits.done(transfer.transfer_id):
                 done.setdefault(session, []).append(transfer.transfer_id)
         return outputs + [TransfersDoneEvent(tuple(ids), session) for session, ids in done.items()]

@@ -107,7 +107,7 @@ class PrefixIndex:
             digests: block digests of the chain.
             limit_blocks: at most as many as there are digests.
         """
-        path, whole = self._walk(digests, limit_blocks)
+        path, whole = self.walk(digests, limit_blocks)
         if len(path) == 1:
             run, blocks = path[0]
             slots, generations = run.slots[:blocks], run.generations[:blocks]
@@ -125,7 +125,7 @@ class PrefixIndex:
             self._trim(run)
         return Evidence(as_bits(there), slots, generations, length, lower)
 
-    def _walk(self, digests: bytes, limit_blocks: int) -> tuple[list[tuple[Run, int]], bool]:
+    def walk(self, digests: bytes, limit_blocks: int) -> tuple[list[tuple[Run, int]], bool]:
         """The runs along a chain, each with how many of its blocks agree, and whether none of them has a hole."""
         width = self.digest_bytes
         path: list[tuple[Run, int]] = []
@@ -190,7 +190,7 @@ class PrefixIndex:
         if self.further.arriving:
             self.forget_further(DEVICE, slots)
         end_block = start_block + len(slots)
-        path, _ = self._walk(digests, end_block)
+        path, _ = self.walk(digests, end_block)
         run, blocks, reached = self.root, 0, 0
         entered: NDArray[np.bool_] | None = None
         for run, blocks in path:
@@ -269,7 +269,7 @@ class PrefixIndex:
 
     def reach(self, digests: bytes, end_block: int) -> list[tuple[Run, int]]:
         """The runs of a whole chain, each with how many of its blocks are on it; what is missing is made of holes."""
-        path, _ = self._walk(digests, end_block)
+        path, _ = self.walk(digests, end_block)
         reached = sum([blocks for _, blocks in path])
         holes = end_block - reached
         if holes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvtroupe.coordinator.contents import of_blocks
 from kvtroupe.coordinator.errors import InvariantError
 from kvtroupe.coordinator.ledger import NULL_SLOT
 from kvtroupe.coordinator.messages import CommitReply, PublishRequest
@@ -194,6 +195,7 @@ class Publications:
             start, end, band.rule.block_tokens, sequence.shape.prompt_tokens
         )
         expires_s = None if duration_s is None else now_s + duration_s
+        content = sequence.content if band.columns == "dense" else None  # encoder blocks are hit whole
         outputs = []
         for row, group in enumerate(band.groups):
             if group in self._mail.lost or publication.only_group not in (None, group):
@@ -204,7 +206,13 @@ class Publications:
             whole = Offer(slots[row], digests, priority, expires_s, parents, table.sparse)
             publication.offers[group] = offered = whole.last(left)
             request = PublishRequest(
-                publication.publish_id, chain, end - left, offered.slots, generations[row, -left:], sparse=table.sparse
+                publication.publish_id,
+                chain,
+                end - left,
+                offered.slots,
+                generations[row, -left:],
+                sparse=table.sparse,
+                content=None if content is None else of_blocks(content, end - left, end),
             )
             outputs.append(self._mail.to(group, request))
         return outputs

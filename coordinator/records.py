@@ -58,8 +58,8 @@ class Records:
         self.waits = Waits(len(parts.pools))
         self._pools = parts.pools
         self._tables = tables
-        # Slots of sequences that were undone while an overdue copy still touches them, by transfer: pool, slots.
-        self._stuck: dict[int, list[tuple[int, Slots]]] = {}
+        # By transfer, slots that it touches and nobody else may need any more: pool, slots.
+        self._kept: dict[int, list[tuple[int, Slots]]] = {}
 
     def running(self, sequence_id: SequenceId) -> Sequence:
         """The record of a running sequence.
@@ -105,12 +105,24 @@ class Records:
         self.waits.ended(sequence.sequence_id)
         self.returns.give_back(sequence, Return(sequence.sequence_id, fence, self._tables.held(sequence)))
 
+    def slide(self, sequence: Sequence, fence: int | None) -> None:
+        """Give back the blocks that no token to come of a sequence can attend to."""
+        gone = self._tables.slide(sequence)
+        if gone is not None:
+            self.returns.give_back(sequence, Return(sequence.sequence_id, fence, gone))
+
     def unpin(self, pin_id: PinId) -> None:
         """A pin that stands is given back."""
         for pool, slots in zip(self._pools, self.pins.pop(pin_id).slots, strict=True):
             pool.ledger.release(slots, Holder.PIN)
 
-    # -- slots that a copy which is overdue still touches --------------------------------------------------------------
+    # -- slots that are kept until a copy is over ----------------------------------------------------------------------
+
+    def keep(self, transfer_id: int, pool: int, slots: Slots) -> None:
+        """Slots are not free before a transfer is over, whoever else uses them or does not."""
+        ledger = self._pools[pool].ledger
+        ledger.claim(slots, ledger.generation.take(slots), Holder.TRANSFER)
+        self._kept.setdefault(transfer_id, []).append((pool, slots))
 
     def keep_stuck(self, sequence: Sequence, transfer_id: int, touched: dict[int, Slots]) -> None:
         """Some slots of a sequence that is about to be undone are not free before a transfer is over.
@@ -122,14 +134,11 @@ class Records:
         """
         for pool, slots in enumerate(self._tables.held(sequence)):
             if pool in touched:
-                stuck = slots.compress(np.isin(slots, touched[pool]))
-                ledger = self._pools[pool].ledger
-                ledger.claim(stuck, ledger.generation.take(stuck), Holder.TRANSFER)
-                self._stuck.setdefault(transfer_id, []).append((pool, stuck))
+                self.keep(transfer_id, pool, slots.compress(np.isin(slots, touched[pool])))
 
-    def release_stuck(self, transfer_id: int) -> None:
+    def release_kept(self, transfer_id: int) -> None:
         """The transfer is over."""
-        for pool, slots in self._stuck.pop(transfer_id, ()):
+        for pool, slots in self._kept.pop(transfer_id, ()):
             self._pools[pool].ledger.release(slots, Holder.TRANSFER)
 
     # -- inspection ----------------------------------------------------------------------------------------------------
@@ -149,9 +158,9 @@ class Records:
             *[("quarantine", one.sequence_id, one.slots[pool]) for one in self.returns.quarantined()],
             *[("pin", pin_id, pin.slots[pool]) for pin_id, pin in self.pins.items()],
             *[
-                ("transfer", f"overdue {transfer_id}", slots)
-                for transfer_id, stuck in self._stuck.items()
-                for its_pool, slots in stuck
+                ("transfer", f"until {transfer_id} is over", slots)
+                for transfer_id, kept in self._kept.items()
+                for its_pool, slots in kept
                 if its_pool == pool
             ],
         ]

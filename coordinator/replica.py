@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.counters import Counters
     from kvtroupe.coordinator.messages import (
         AdmitResult,
+        Content,
         Events,
         NewSequence,
         PinId,
@@ -111,7 +112,7 @@ class Replica:
 
         Raises:
             SequenceExists: an id is in use, or named twice.
-            TokenError: a prompt without tokens, or a negative number of spare blocks.
+            TokenError: a prompt without tokens, a negative number of spare blocks, or content of other tokens.
             DigestError: digests of the wrong width, or more than the prompt has.
             Overloaded: more sequences than the limit. Whatever is raised, nothing was admitted.
         """
@@ -159,13 +160,15 @@ class Replica:
                 raise refused
         sequence.tokens = total
 
-    def commit(
+    def commit(  # noqa: PLR0913 - all that a commit can say
         self,
         sequence_id: SequenceId,
         tokens: int,
         digests: bytes = b"",
         fence: int | None = None,
         now_s: float = 0.0,
+        *,
+        content: Content | None = None,
     ) -> CommitReply:
         """Say that the first `tokens` tokens of a sequence are computed: their complete blocks can be hit from now on.
 
@@ -175,13 +178,16 @@ class Replica:
             digests: of the hash blocks that follow those the replica knows, as far as they are complete.
             fence: the engine step after which nothing reads blocks that leave a window now.
             now_s: the time now, at which the duration of the priority of these blocks begins.
+            content: of the tokens that the replica does not know yet, up to the last one computed; where blocks are
+                reused in part.
 
         Raises:
             UnknownSequence: it is not running.
             CommitError: fewer tokens than before, or more than there are blocks for.
+            TokenError: content of other tokens.
             DigestError: digests of the wrong width, or of hash blocks that are not complete.
         """
-        reply = self._run(CommitRequest(self._new_id(), sequence_id, tokens, digests, fence), now_s)
+        reply = self._run(CommitRequest(self._new_id(), sequence_id, tokens, digests, fence, content), now_s)
         assert isinstance(reply, CommitReply), "a commit is answered by its reply"
         return reply
 

@@ -157,6 +157,7 @@ class Settler:
         self._layout = layout
         self._tiers = tiers
         self._claimer = tiers.claimer
+        self._extender = tiers.extender
         self._lookups = Lookups(pools, layout, tiers.claimer)
 
     def settle(self, growth: Sequence[Growth], current: Round | None, now_s: float) -> Settlement:
@@ -206,6 +207,8 @@ class Settler:
             claim = self._claimer.claim(ask, evidence, stale)
             if claim is None:
                 break
+            if ask.prompts[0].content is not None:
+                self._extender.extend(claim, ask, evidence, stale)
             grants.append(Grant(ask, claim, self._needs(ask, claim)))
         return grants
 
@@ -249,10 +252,15 @@ class Settler:
         those requests leave the round. With 4 free slots, of which a later request claims 2 that are cached, one that
         needs 3 does not fit; without that claim it does, and the later one is judged anew in the next round. One that
         needs 5 does not fit either way: it is refused, and the later claim stands.
+
+        Its own extension is dropped before that: it holds slots that others could have, and saves a few tokens only.
         """
         grant = grants[position]
         still = settled
-        fitting_now = grant.granted = self._fitting(grant, wanted)
+        grant.granted = self._fitting(grant, wanted)
+        if grant.granted < grant.ask.count and grant.claim is not None and self._extender.drop(grant.claim):
+            grant.granted = self._fitting(grant, wanted)
+        fitting_now = grant.granted
         undone: list[Claim] = []
         while grant.granted < grant.ask.count and still > position + 1:
             if isinstance(grants[still - 1].ask, Growth):
@@ -260,6 +268,7 @@ class Settler:
             still -= 1
             claim = grants[still].claim
             if claim is not None:
+                self._extender.undo(claim)
                 self._claimer.undo(claim)
                 undone.append(claim)
             grant.granted = self._fitting(grant, wanted)
@@ -268,6 +277,7 @@ class Settler:
         if grant.granted == fitting_now:
             for claim in reversed(undone):
                 self._claimer.redo(claim)
+                self._extender.redo(claim)
             still = settled
         for number in range(len(self._pools)):
             wanted[number] += grant.need(number, grant.granted)

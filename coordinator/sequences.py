@@ -11,7 +11,7 @@ from kvtroupe.coordinator.session_messages import LOCAL_SESSION
 if TYPE_CHECKING:
     from kvtroupe.coordinator.bands import Shape
     from kvtroupe.coordinator.errors import LossError
-    from kvtroupe.coordinator.messages import SequenceId
+    from kvtroupe.coordinator.messages import Content, SequenceId
     from kvtroupe.coordinator.retention import Retention
     from kvtroupe.coordinator.returns import Return
     from kvtroupe.coordinator.tables import BlockTable
@@ -35,6 +35,7 @@ class Sequence:
         retention: of the blocks it publishes.
         session: of its client.
         request_id: of its admission.
+        content: as far as its client has told it; None where blocks are not reused in part.
         is_void: what was published before the last reset is void, and with it all that the sequence has computed on top
             of that: it publishes nothing any more.
         publishing: publications of its blocks that some group has not answered; none of its blocks is freed before.
@@ -55,6 +56,7 @@ class Sequence:
     retention: Retention
     session: int = LOCAL_SESSION
     request_id: int = 0
+    content: Content | None = None
     is_void: bool = False
     publishing: int = 0
     returned: list[Return] = field(default_factory=list)

@@ -62,7 +62,6 @@ from kvtroupe.coordinator.publications import Publications
 from kvtroupe.coordinator.records import Records
 from kvtroupe.coordinator.recovery import Recovery
 from kvtroupe.coordinator.resets import Resets
-from kvtroupe.coordinator.returns import Return
 from kvtroupe.coordinator.round import Settler
 from kvtroupe.coordinator.rounds import Rounds
 from kvtroupe.coordinator.takeovers import Takeovers
@@ -250,6 +249,8 @@ class CoordinatorState:
     def _on_commit(self, message: CommitRequest, now_s: float) -> list[Output]:
         sequence = self.records.running(message.sequence_id)
         new_digests = self._edge.check_commit(message, sequence)
+        contents = self._edge.contents
+        content = sequence.content if contents is None else contents.after_commit(message, sequence)
         self._check_has_read(sequence)
         if message.fence is not None:
             check_step("fence", message.fence)
@@ -257,10 +258,11 @@ class CoordinatorState:
             for scale in range(len(self.layout.scales)):
                 sequence.digests[scale] += self._edge.block_digests(message.digests, scale, sequence.digest_count)
             sequence.digest_count += new_digests
+        sequence.content = content
         sequence.committed_tokens = message.tokens
         sequence.tokens = max(sequence.tokens, message.tokens)
         outputs = self.publications.offer(message.request_id, sequence, now_s)
-        self._slide(sequence, message.fence)
+        self.records.slide(sequence, message.fence)
         return outputs
 
     def _check_has_read(self, sequence: Sequence) -> None:
@@ -271,12 +273,6 @@ class CoordinatorState:
                 f"sequence {sequence.sequence_id!r} is committed while transfers {sorted(missing)} still bring what it "
                 "reads; compute and commit when they are done"
             )
-
-    def _slide(self, sequence: Sequence, fence: int | None) -> None:
-        """Give back the blocks that no token to come can attend to."""
-        gone = self.tables.slide(sequence)
-        if gone is not None:
-            self.records.returns.give_back(sequence, Return(sequence.sequence_id, fence, gone))
 
     def _on_published(self, message: PublishReply, now_s: float) -> list[Output]:
         if message.epoch != self._mail.epoch:

@@ -9,6 +9,7 @@ import numpy as np
 from kvtroupe.coordinator.binds import Binds
 from kvtroupe.coordinator.claims import Claimer
 from kvtroupe.coordinator.demotions import Demotions
+from kvtroupe.coordinator.extensions import Extender
 from kvtroupe.coordinator.landings import Landings
 from kvtroupe.coordinator.ledger import Holder
 from kvtroupe.coordinator.lifts import Lifts
@@ -18,6 +19,8 @@ from kvtroupe.coordinator.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from kvtroupe.coordinator.claims import Stale
     from kvtroupe.coordinator.messages import Output, Slots
@@ -35,6 +38,7 @@ class Tiers:
     Attributes:
         binds: what groups are to be told.
         claimer: of what requests hit.
+        extender: of hits that go on within a block.
         has_lower: whether there are pools below the device.
         lost_devices: numbers of the device pools whose memory is lost and not there again.
     """
@@ -53,12 +57,14 @@ class Tiers:
         self._pools = parts.pools
         self._counters = parts.counters
         self._transfers = self.traffic.transfers
+        self.extender = Extender(parts.pools, parts.layout, self._transfers)
 
     # -- in a round ----------------------------------------------------------------------------------------------------
 
     def start(self, now_s: float) -> None:
         """A round is settled now."""
         self.lifts.start(now_s)
+        self.extender.start()
 
     def take(self, wanted: Sequence[int], now_s: float) -> list[Slots]:
         """Take slots of every pool, once in a round; content that is worth it is demoted."""
@@ -75,9 +81,24 @@ class Tiers:
             self.binds.lost(group, level, np.array([*places], np.int64), np.array([*places.values()], np.int64))
             self._counters.stale_places += len(places)
 
-    def copy_within(self, pool: int, sources: Slots, destinations: Slots, now_s: float) -> None:
-        """Begin to copy slots of a device pool to others of it, for a request that waits."""
-        self._transfers.begin(Copies(pool, sources, pool, destinations), now_s, urgent=True)
+    def copy_within(
+        self, pool: int, sources: Slots, destinations: Slots, now_s: float, *, tokens: int | None = None
+    ) -> NDArray[np.int64]:
+        """Begin to copy slots of a device pool to others of it, for a request that waits.
+
+        Args:
+            pool: number of the pool.
+            sources: to be read.
+            destinations: one for each of them.
+            now_s: the time now.
+            tokens: how many of the first tokens of each are wanted; None: all.
+
+        Returns:
+            for each copy the transfer that carries it.
+        """
+        first_tokens = None if tokens is None else np.full(len(sources), tokens, np.int64)
+        copies = Copies(pool, sources, pool, destinations, first_tokens)
+        return self._transfers.begin(copies, now_s, urgent=True)
 
     def is_busy(self) -> bool:
         """Whether any copy is under way."""

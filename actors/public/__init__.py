@@ -2,6 +2,7 @@
 
 from kvtroupe.coordinator.check import check, quiescent
 from kvtroupe.coordinator.config import Config, GroupConfig, Limits, PoolConfig
+from kvtroupe.coordinator.contents import content_of
 from kvtroupe.coordinator.counters import Counters
 from kvtroupe.coordinator.errors import (
     CapacityError,
@@ -27,7 +28,7 @@ from kvtroupe.coordinator.errors import (
 from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.extras import Extras, LoRA, MultimodalItem, PromptEmbeddings, TokenExtraIds
 from kvtroupe.coordinator.identity import DigestChain, PrefixDigests, block_digests, digest_chain
-from kvtroupe.coordinator.messages import Admitted, CommitReply, GrowReply, NewSequence
+from kvtroupe.coordinator.messages import Admitted, CommitReply, Content, GrowReply, NewSequence
 from kvtroupe.coordinator.replica import Replica
 from kvtroupe.coordinator.retention import Retention, RetentionRange
 
@@ -38,6 +39,7 @@ __all__ = [
     "CommitReply",
     "Config",
     "ConfigError",
+    "Content",
     "CorruptBlock",
     "Counters",
     "DigestChain",
@@ -73,6 +75,7 @@ __all__ = [
     "UnknownSequence",
     "block_digests",
     "check",
+    "content_of",
     "digest_chain",
     "quiescent",
 ]

@@ -94,6 +94,8 @@ class TierActor:
         pairs = zip(copies.sources.tolist(), copies.destinations.tolist(), strict=True)
         for position, (source, destination) in enumerate(pairs):
             content = self.memory.get((copies.source_pool, rank, source))
+            if copies.tokens is not None:
+                content = content[0], content[1][: copies.tokens.item(position)]
             if chance.random() < failure_rate:
                 failed.append(position)
                 content = GARBAGE

@@ -10,12 +10,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvtroupe.coordinator.errors import OutOfBlocks
 from kvtroupe.coordinator.messages import (
     AdmitReply,
     AdmitRequest,
     Admitted,
     CommitRequest,
+    Content,
     GrowReply,
     GrowRequest,
     LookupRequest,
@@ -32,6 +35,7 @@ from kvtroupe.coordinator.messages import (
 )
 from kvtroupe.coordinator.retention import Retention
 from tests.coordinator.support import BLOCK_TOKENS, DIGEST_BYTES, chain
+from tests.simulation.memory import TOKENS_OF, written
 
 if TYPE_CHECKING:
     import random
@@ -40,11 +44,18 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.attention import AttentionRule
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import ClientMessage, HeldSequence, Notice, SequenceId, ToClient
-    from tests.simulation.memory import Content, Memory
+    from tests.simulation.memory import Memory
 
 AHEAD_MAX = 2
-ALPHABET = "ab"
+ALPHABET = "aabbc"
 WORDS_MAX = 12
+TOLD_SHARE = 0.9  # of the sequences tell their tokens
+
+
+def content_of(words: str, start_token: int, end_token: int) -> Content:
+    """What a client tells of some tokens."""
+    token_ids = np.array([TOKENS_OF[word] for word in words], "<i4").ravel()[start_token:end_token]
+    return Content(token_ids.tobytes(), BLOCK_TOKENS)
 
 
 @dataclass
@@ -61,6 +72,7 @@ class Running:
         states: for each group the slot of its live state; 0 where it has none.
         capacity_tokens: that fit.
         digests_told: how many digests the coordinator has.
+        tokens_told: of how many tokens it has the content; None: it is not told.
         reads_after: transfers to await before reading.
         writes_after: transfers to await before writing.
         last_step: the last step that touches it.
@@ -76,6 +88,7 @@ class Running:
     states: list[int]
     capacity_tokens: int
     digests_told: int
+    tokens_told: int | None
     reads_after: set[int]
     writes_after: set[int]
     last_step: int | None = None
@@ -115,6 +128,7 @@ class Engine:
         running: sequences that were admitted, by id.
         asked: by sequence, its words, tokens of the prompt, and digests sent; by request, the sequence to grow.
         requests: by request, the sequences of admissions under way.
+        told: sequences whose tokens are told.
         cancelled: sequences to be given back as soon as they are admitted.
         steps: begun, not done on every rank.
     """
@@ -128,6 +142,7 @@ class Engine:
     running: dict[int, Running] = field(default_factory=dict)
     asked: dict[int, tuple[str, int, int]] = field(default_factory=dict)
     requests: dict[int, list[SequenceId]] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
     pins: list[int] = field(default_factory=list)
@@ -154,7 +169,12 @@ class Engine:
             retention = Retention(chance.choice([10, 35, 80]), chance.choice([None, None, 2.0]))
             self.asked[number] = words, tokens, digests
             spare_blocks = chance.randint(0, 2)
-            wanted.append(NewSequence(number, tokens, chain(words[:digests]), spare_blocks, retention))
+            content = None
+            if chance.random() < TOLD_SHARE:
+                self.told.add(number)
+                content = content_of(words, 0, tokens)
+            new = NewSequence(number, tokens, chain(words[:digests]), spare_blocks, retention, content=content)
+            wanted.append(new)
         request_id = next(self.ids)
         self.requests[request_id] = [one.sequence_id for one in wanted]
         wait_s = chance.choice([0.0, 3.0]) if len(wanted) == 1 else 0.0
@@ -259,30 +279,24 @@ class Engine:
             table = one.tables[group]
             for block in range(rule.first_block(step.first_token), -(-step.first_token // BLOCK_TOKENS)):
                 if verifies:
-                    written = min(BLOCK_TOKENS, step.first_token - block * BLOCK_TOKENS)
-                    expected = one.words[: block + 1], written
+                    expected = written(one.words, min((block + 1) * BLOCK_TOKENS, step.first_token))
                     self.memory.expect((pool, rank, table[block]), expected, f"step {step.number} of {one.number}")
             for block in range(step.first_token // BLOCK_TOKENS, -(-step.end_token // BLOCK_TOKENS)):
-                self.memory.put((pool, rank, table[block]), self._content(one, block, step.end_token))
+                content = written(one.words, min((block + 1) * BLOCK_TOKENS, step.end_token))
+                self.memory.put((pool, rank, table[block]), content)
 
     def _compute_state(self, step: Step, group: int, rank: int, *, verifies: bool) -> None:
         """A recurrent group: its state goes on from where it was, and is kept at some ends of blocks."""
         one, pool = step.sequence, self._pool_of[group]
         state = pool, rank, one.states[group]
         if step.first_token and verifies:
-            blocks, rest = divmod(step.first_token, BLOCK_TOKENS)
-            expected = one.words[: blocks + bool(rest)], rest or BLOCK_TOKENS
+            expected = written(one.words, step.first_token)
             self.memory.expect(state, expected, f"state in step {step.number} of {one.number}")
         for block in range(step.first_token // BLOCK_TOKENS, step.end_token // BLOCK_TOKENS):
             slot = one.tables[group][block]
             if slot:
-                self.memory.put((pool, rank, slot), (one.words[: block + 1], BLOCK_TOKENS))
-        blocks, rest = divmod(step.end_token, BLOCK_TOKENS)
-        self.memory.put(state, (one.words[: blocks + bool(rest)], rest or BLOCK_TOKENS))
-
-    @staticmethod
-    def _content(one: Running, block: int, end_token: int) -> Content:
-        return one.words[: block + 1], min(BLOCK_TOKENS, end_token - block * BLOCK_TOKENS)
+                self.memory.put((pool, rank, slot), written(one.words, (block + 1) * BLOCK_TOKENS))
+        self.memory.put(state, written(one.words, step.end_token))
 
     def _done(self, step: Step) -> None:
         one = step.sequence
@@ -291,7 +305,13 @@ class Engine:
             blocks = one.done_tokens // BLOCK_TOKENS
             digests = chain(one.words[:blocks])[one.digests_told * DIGEST_BYTES :]
             one.digests_told = max(one.digests_told, blocks)
-            self.outbox.append(CommitRequest(next(self.ids), one.number, one.done_tokens, digests, self.last_step))
+            content = None
+            if one.tokens_told is not None and one.tokens_told < one.done_tokens:
+                content = content_of(one.words, one.tokens_told, one.done_tokens)
+                one.tokens_told = one.done_tokens
+            self.outbox.append(
+                CommitRequest(next(self.ids), one.number, one.done_tokens, digests, self.last_step, content)
+            )
         self.told_step = step.number
         self.outbox.append(StepsDoneEvent(step.number))
 
@@ -359,6 +379,7 @@ class Engine:
             states=[int(slots[0]) if len(slots) else 0 for slots in result.states],
             capacity_tokens=result.capacity_tokens,
             digests_told=digests,
+            tokens_told=tokens if number in self.told else None,
             reads_after=set(result.reads_after),
             writes_after=set(result.writes_after),
         )

@@ -1,7 +1,7 @@
 """Modelled bytes: what every slot of every pool holds on every rank.
 
-The content of a block is the words of its chain and how many of its tokens are written; what a copy has spoilt, or
-nobody has written, is nothing that anybody expects.
+The content of a block is the words of its chain before it and those of its own tokens that are written; what a copy has
+spoilt, or nobody has written, is nothing that anybody expects.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.state import CoordinatorState
 
-Content: TypeAlias = tuple[str, int]  # words of the chain up to the block, tokens written
+Content: TypeAlias = tuple[str, tuple[int, ...]]  # words of the chain before the block, its tokens that are written
 Place: TypeAlias = tuple[int, int, int]  # pool, rank, slot
 
-GARBAGE: Content = ("", -1)
+GARBAGE: Content = ("", (-1,))
+TOKENS_OF = {"a": (1, 1, 1, 1), "b": (1, 1, 2, 2), "c": (1, 1, 2, 3)}  # words that begin alike
+WORD_OF = {tokens: word for word, tokens in TOKENS_OF.items()}
+
+
+def written(words: str, tokens: int) -> Content:
+    """What is in the block, or the state, of the last of some computed tokens of a chain; they are at least one."""
+    block = (tokens - 1) // BLOCK_TOKENS
+    return words[:block], TOKENS_OF[words[block]][: tokens - block * BLOCK_TOKENS]
 
 
 class WrongContent(AssertionError):
@@ -90,5 +98,5 @@ class Memory:
                     if not self.is_there(pool, rank):
                         continue
                     words, tokens = self.get((pool, rank, slot))
-                    if tokens != BLOCK_TOKENS or last_digest(words) != digest:
+                    if tokens not in WORD_OF or last_digest(words + WORD_OF[tokens]) != digest:
                         raise WrongContent(f"slot {slot} of pool {pool} is published; rank {rank} has {words, tokens}")

@@ -52,6 +52,9 @@ def make_config(chance: random.Random) -> Config:
             grace_s=4.0,
             event_blocks_kept_max=chance.choice([10, 100, 262_144]),
         ),
+        partial_reuse="off"
+        if any(group.kind == "recurrent" for group in groups)
+        else chance.choice(["off", "copy", "copy"]),
     )
 
 
