@@ -45,6 +45,7 @@ from kvtroupe.coordinator.control_messages import (
     ResetReply,
     ResetRequest,
 )
+from kvtroupe.coordinator.estimate_messages import Estimate, EstimateReply, EstimateRequest, EstimateResult, Pace
 from kvtroupe.coordinator.loss_messages import (
     GroupLostEvent,
     GroupReadyEvent,
@@ -85,6 +86,10 @@ __all__ = [
     "CopyReply",
     "CopyRequest",
     "DropEvent",
+    "Estimate",
+    "EstimateReply",
+    "EstimateRequest",
+    "EstimateResult",
     "Evidence",
     "ForgetEvent",
     "Generations",
@@ -106,6 +111,7 @@ __all__ = [
     "NewSequence",
     "Notice",
     "Output",
+    "Pace",
     "PinId",
     "PinReply",
     "PinRequest",
@@ -372,6 +378,7 @@ ToCoordinator: TypeAlias = (
     | UnpinEvent
     | LookupRequest
     | MoveRequest
+    | EstimateRequest
     | ResetRequest
     | TimerEvent
     | MatchReply
@@ -385,7 +392,9 @@ ToCoordinator: TypeAlias = (
     | InventoryReply
     | ContentEpochReply
 )
-ToClient: TypeAlias = AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | ResetReply
+ToClient: TypeAlias = (
+    AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | EstimateReply | ResetReply
+)
 Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent
 
 

@@ -24,6 +24,7 @@ from kvtroupe.coordinator.errors import (
     SequenceExists,
     UnknownPin,
 )
+from kvtroupe.coordinator.estimator import Estimator
 from kvtroupe.coordinator.grants import Tables
 from kvtroupe.coordinator.losses import Losses
 from kvtroupe.coordinator.messages import (
@@ -31,6 +32,7 @@ from kvtroupe.coordinator.messages import (
     CommitRequest,
     ContentEpochReply,
     CopyReply,
+    EstimateRequest,
     GroupLostEvent,
     GroupReadyEvent,
     GrowRequest,
@@ -91,6 +93,7 @@ class CoordinatorState:
         self.mail = self._mail = parts.mail
         self._edge = Edge(config, parts.pools, parts.layout)
         self._settler = Settler(parts.pools, parts.layout, self.tiers)
+        self._estimator = Estimator(parts, self._edge, self.records, self.tiers, self._settler)
         self._waiting = WaitingRoom(config.limits.round_blocks_max, sum(parts.layout.strides))
         self._outcomes = Outcomes(parts, self.records, self.tables, self.tiers)
         self._answers = Answers(
@@ -116,6 +119,7 @@ class CoordinatorState:
             UnpinEvent: self._on_unpin,
             LookupRequest: self._on_lookup,
             MoveRequest: self._on_move,
+            EstimateRequest: self._on_estimate,
             TimerEvent: self._on_timer,
             MatchReply: self._on_match,
             PublishReply: self._on_published,
@@ -211,6 +215,10 @@ class CoordinatorState:
         self._waiting.add(ask)
         return self._start_round(now_s)
 
+    def _on_estimate(self, message: EstimateRequest, now_s: float) -> list[Output]:
+        reply = self._estimator.add(message)
+        return [reply] if reply else self._start_round(now_s)
+
     def _check_room_to_wait(self) -> None:
         if len(self._waiting) >= self.config.limits.sequences_max:
             raise Overloaded(f"{len(self._waiting)} requests wait, as many as sequences_max; try again later")
@@ -222,9 +230,10 @@ class CoordinatorState:
         return self._ask_groups(now_s) + self._finish_rounds(now_s)
 
     def _ask_groups(self, now_s: float) -> list[Output]:
-        if self._round is not None or not self._waiting:
+        if self._round is not None or not (self._waiting or self._estimator.waiting):
             return []
-        asks = self._waiting.next_asks()
+        asks = self._estimator.next_asks(others_wait=bool(self._waiting)) if self._estimator.waiting else []
+        asks = asks or self._waiting.next_asks()
         self._last_round_id += 1
         layout = self.layout
         deadline_s = now_s + self.config.limits.match_deadline_s
@@ -270,10 +279,10 @@ class CoordinatorState:
     def _finish_round(self, current: Round, now_s: float) -> list[Output]:
         """Settle a round with the evidence that has come in."""
         self._round = None
-        outputs = self._settle(current, now_s)
+        outputs = [] if self._estimator.asked else self._settle(current, now_s)
         while self._growing:
             outputs += self._settle(None, now_s)
-        return outputs
+        return [*outputs, self._estimator.answer(current, now_s)] if self._estimator.asked else outputs
 
     def _settle(self, current: Round | None, now_s: float) -> list[Output]:
         settlement = self._settler.settle(self._next_growth(), current, now_s)

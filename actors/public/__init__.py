@@ -26,7 +26,16 @@ from kvtroupe.coordinator.errors import (
 )
 from kvtroupe.coordinator.extras import Extras, LoRA, MultimodalItem, PromptEmbeddings, TokenExtraIds
 from kvtroupe.coordinator.identity import DigestChain, PrefixDigests, block_digests, digest_chain
-from kvtroupe.coordinator.messages import Admitted, CommitReply, GrowReply, NewSequence
+from kvtroupe.coordinator.messages import (
+    Admitted,
+    CommitReply,
+    Estimate,
+    GrowReply,
+    LookupReply,
+    MoveReply,
+    NewSequence,
+    Pace,
+)
 from kvtroupe.coordinator.replica import Replica
 from kvtroupe.coordinator.retention import Retention, RetentionRange
 
@@ -41,6 +50,7 @@ __all__ = [
     "Counters",
     "DigestChain",
     "DigestError",
+    "Estimate",
     "Extras",
     "FenceError",
     "GroupConfig",
@@ -49,11 +59,14 @@ __all__ = [
     "KVTroupeError",
     "Limits",
     "LoRA",
+    "LookupReply",
     "LossError",
+    "MoveReply",
     "MultimodalItem",
     "NewSequence",
     "OutOfBlocks",
     "Overloaded",
+    "Pace",
     "PinExists",
     "PoolConfig",
     "PrefixDigests",
