@@ -1,7 +1,10 @@
 """What `from kvtroupe import ...` gives."""
 
+from kvtroupe.coordinator.bands import Shape
+from kvtroupe.coordinator.block_bytes import GroupBytes, KVLayers
 from kvtroupe.coordinator.check import check, quiescent
 from kvtroupe.coordinator.config import Config, GroupConfig, Limits, PoolConfig
+from kvtroupe.coordinator.config_checks import AS_MANY_AS_FIT
 from kvtroupe.coordinator.counters import Counters
 from kvtroupe.coordinator.errors import (
     CapacityError,
@@ -36,10 +39,13 @@ from kvtroupe.coordinator.messages import (
     NewSequence,
     Pace,
 )
+from kvtroupe.coordinator.rank_reports import RankReport
 from kvtroupe.coordinator.replica import Replica
 from kvtroupe.coordinator.retention import Retention, RetentionRange
+from kvtroupe.coordinator.sizing import concurrency, largest_batch, plan_pools
 
 __all__ = [
+    "AS_MANY_AS_FIT",
     "Admitted",
     "CapacityError",
     "CommitError",
@@ -53,9 +59,11 @@ __all__ = [
     "Estimate",
     "Extras",
     "FenceError",
+    "GroupBytes",
     "GroupConfig",
     "GrowReply",
     "InvariantError",
+    "KVLayers",
     "KVTroupeError",
     "Limits",
     "LoRA",
@@ -71,12 +79,14 @@ __all__ = [
     "PoolConfig",
     "PrefixDigests",
     "PromptEmbeddings",
+    "RankReport",
     "Replica",
     "RequestError",
     "Retention",
     "RetentionRange",
     "SequenceExists",
     "SequenceTooLong",
+    "Shape",
     "TokenError",
     "TokenExtraIds",
     "TraceError",
@@ -84,6 +94,9 @@ __all__ = [
     "UnknownSequence",
     "block_digests",
     "check",
+    "concurrency",
     "digest_chain",
+    "largest_batch",
+    "plan_pools",
     "quiescent",
 ]
