@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.ledger import Holder
 from kvtroupe.coordinator.messages import Admitted, GrowReply, MoveRequest, NewSequence, PinReply, PinRequest
+from kvtroupe.coordinator.records import Pin
 from kvtroupe.coordinator.round import Growth
 from kvtroupe.coordinator.sequences import Sequence, unknown_sequence
 from kvtroupe.coordinator.waits import NOTHING_AWAITED, Awaited
@@ -83,6 +84,8 @@ class Answers:
             considered_blocks=blocks_hit,
             tables=self.tables.new(claim, grant.slots, capacity_tokens, ask.shape),
             retention=new.retention,
+            session=ask.session,
+            request_id=ask.request_id,
         )
         self.records.sequences[new.sequence_id] = sequence
         counters = self.parts.counters
@@ -150,11 +153,14 @@ class Answers:
         return tuple(results)
 
     def _pin(self, request: PinRequest, claim: Claim) -> PinReply:
-        self.waiting.pin_ids.remove(request.pin_id)
-        held = self.records.pins[request.pin_id] = self.tables.claimed(claim)
+        ask = self.waiting.pins.pop(request.pin_id)
+        held = self.tables.claimed(claim)
+        self.records.pins[request.pin_id] = Pin(request.session, request.request_id, held)
         for lift in claim.lifts:
             self.parts.pools[lift.pool].ledger.hand_over(len(lift.sources), Holder.TRANSFER, Holder.PIN)
         for pool, slots in zip(self.parts.pools, held, strict=True):
             if pool.groups:
                 pool.ledger.hand_over(len(slots), Holder.SEQUENCE, Holder.PIN)
+        if ask.is_cancelled:
+            self.records.unpin(request.pin_id)
         return PinReply(request.request_id, claim.hit_tokens)

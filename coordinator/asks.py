@@ -6,10 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.bands import Shape
-from kvtroupe.coordinator.claims import NO_SHAPE, Ask
+from kvtroupe.coordinator.claims import NO_SHAPE, NO_WAIT, Ask
 from kvtroupe.coordinator.errors import CommitError, DigestError, FenceError, RequestError, SequenceTooLong, TokenError
 from kvtroupe.coordinator.identity import block_digests
-from kvtroupe.coordinator.messages import NewSequence, Prompt
+from kvtroupe.coordinator.messages import LOCAL_SESSION, AdmitRequest, NewSequence, PinRequest, Prompt
 from kvtroupe.coordinator.retention import Retention
 
 if TYPE_CHECKING:
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.claims import Pool
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import (
-        AdmitRequest,
         CommitRequest,
         EstimateRequest,
         GrowRequest,
         LookupRequest,
         MoveRequest,
         PinId,
-        PinRequest,
         SequenceId,
     )
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
@@ -98,8 +96,29 @@ class Edge:
                 f"sequence {new.sequence_id!r} brings {new.encoder_tokens} tokens of encoder input, which no group of "
                 "this replica holds; configure a group of kind 'cross'"
             )
-        ask = Ask(new, message.request_id, position, prompts, limit, units, shape)
+        session = message.session if isinstance(message, AdmitRequest) else LOCAL_SESSION
+        ask = Ask(new, message.request_id, position, prompts, limit, units, shape, session)
         return self._too_long(new, ask) or ask
+
+    def waits_until_s(self, message: AdmitRequest, now_s: float) -> float:
+        """When the sequences of a message are refused if there is no room for them before.
+
+        Raises:
+            RequestError: no time, or longer than a request may wait; or several sequences: the first would hold their
+                blocks idle until the last one has its own.
+        """
+        wait_s, limit_s = message.wait_s, self._limits.waiting_deadline_s
+        if wait_s and len(message.sequences) > 1:
+            raise RequestError(
+                f"request {message.request_id!r} waits for room for {len(message.sequences)} sequences together; ask "
+                "for each in a request of its own"
+            )
+        if type(wait_s) not in (int, float) or not 0 <= wait_s <= limit_s:
+            raise RequestError(
+                f"request {message.request_id!r} waits for room for {wait_s!r} s; choose 0 to waiting_deadline_s, "
+                f"which is {limit_s}"
+            )
+        return now_s + wait_s if wait_s else NO_WAIT
 
     def _check_beams(self, new: NewSequence) -> None:
         if type(new.beams) is not int or not 1 <= new.beams <= self._limits.beams_max:
@@ -268,7 +287,8 @@ class Edge:
         prompts = self._prompts(digests, limit)
         if self._encoder_block_tokens:
             prompts += (Prompt(b"", 0),)
-        return Ask(message, message.request_id, 0, prompts, limit, 0, shape)
+        session = message.session if isinstance(message, PinRequest) else LOCAL_SESSION
+        return Ask(message, message.request_id, 0, prompts, limit, 0, shape, session=session)
 
     # -- commit --------------------------------------------------------------------------------------------------------
 

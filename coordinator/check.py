@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvtroupe.coordinator.check_events import check_events
 from kvtroupe.coordinator.errors import InvariantError
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
 
 if TYPE_CHECKING:
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.replica import Replica
 
 
-def check(replica: Replica) -> None:
+def check(replica: Replica, mirror: Mirror | None = None) -> None:
     """Check every invariant.
+
+    Args:
+        replica: nothing may be on its way between it and its groups.
+        mirror: of its block events, which goes on from where it is; None: a new one, that begins with a snapshot.
 
     Raises:
         InvariantError: the first one that does not hold, with the values.
@@ -36,6 +42,8 @@ def check(replica: Replica) -> None:
         _check_free_order(pool.ledger)
         _check_published(replica, pool)
     _check_tables(replica)
+    if replica.config.events:
+        check_events(replica, Mirror(replica.config.digest_bytes) if mirror is None else mirror)
 
 
 def quiescent(replica: Replica) -> bool:

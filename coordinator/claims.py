@@ -6,6 +6,7 @@ A claim leaves no trace when it is undone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from kvtroupe.coordinator.bands import Shape
 from kvtroupe.coordinator.errors import InvariantError
 from kvtroupe.coordinator.ledger import Holder, Ledger
 from kvtroupe.coordinator.messages import NO_SLOTS
+from kvtroupe.coordinator.session_messages import LOCAL_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,7 @@ Stale: TypeAlias = dict[tuple[int, int], dict[int, int]]  # (group, level) -> sl
 Span: TypeAlias = tuple[int, int]
 
 NO_SHAPE = Shape(0)
+NO_WAIT = -inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,10 @@ class Ask:
         limit_units: the longest hit that is wanted.
         units: room for the prompt and spare room together; for a pin none.
         shape: of the tables.
+        session: of the client.
+        arrival: its place among those who wait for room.
+        waits_until_s: when it is refused if there is no room for it before.
+        is_cancelled: nobody wants it any more.
     """
 
     request: NewSequence | PinRequest | LookupRequest | MoveRequest
@@ -77,6 +84,10 @@ class Ask:
     limit_units: int
     units: int
     shape: Shape = NO_SHAPE
+    session: int = LOCAL_SESSION
+    arrival: int = 0
+    waits_until_s: float = NO_WAIT
+    is_cancelled: bool = False
     count: ClassVar[int] = 1
 
     def reserved_in(self, pool: Pool) -> int:

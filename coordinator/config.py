@@ -203,6 +203,8 @@ class Limits(_Section):
         tier_retry_s: seconds that a pool below the device is left alone after a copy into it has failed.
         arriving_blocks_max: blocks on their way to another level at one time.
         beams_max: beams of one sequence.
+        event_blocks_kept_max: blocks that the block events which are kept for readers name at most; a reader that has
+            missed more takes a snapshot.
     """
 
     sequence_tokens_max: Annotated[int, Field(ge=1, lt=2**31)] = 2**24
@@ -218,6 +220,7 @@ class Limits(_Section):
     tier_retry_s: Annotated[float, Field(ge=0)] = 5.0
     arriving_blocks_max: Annotated[int, Field(ge=1)] = 65_536
     beams_max: Annotated[int, Field(ge=1)] = 64
+    event_blocks_kept_max: Annotated[int, Field(ge=1)] = 262_144
 
 
 class Config(_Section):
@@ -233,6 +236,7 @@ class Config(_Section):
         ranks: workers that each hold a shard of every block.
         partial_reuse: `copy`: a hit may end within a block, whose first tokens are copied; only where all groups that
             take part in hits are full, sliding or chunked, with blocks of one size.
+        events: whether what is published, and what is so no more, is kept as block events for readers.
         limits: what the replica holds or queues at most.
     """
 
@@ -244,6 +248,7 @@ class Config(_Section):
     pools: Annotated[tuple[PoolConfig, ...], Field(min_length=1, max_length=1024, strict=False)]
     ranks: Annotated[int, Field(ge=1, le=2**16)] = 1
     partial_reuse: Literal["off", "copy"] = "off"
+    events: bool = False
     limits: Limits = Field(default_factory=Limits)
 
     @model_validator(mode="after")

@@ -1,8 +1,13 @@
-"""Messages that ask about content, move it, or throw it away. `messages` exports them with all others."""
+"""Messages that ask about content, keep it, move it, or throw it away. `messages` exports them with all others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
+
+from kvtroupe.coordinator.session_messages import LOCAL_SESSION
+
+PinId: TypeAlias = str | int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,38 @@ class MoveReply:
     hit_tokens: int
     begun_blocks: int
     missing_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PinRequest:
+    """Keep what a prompt of these digests would hit, until the pin is given back.
+
+    Attributes:
+        request_id: names the reply.
+        pin_id: not in use in this replica.
+        digests: of the prefix to pin.
+        session: of the client.
+    """
+
+    request_id: int
+    pin_id: PinId
+    digests: bytes
+    session: int = LOCAL_SESSION
+
+
+@dataclass(frozen=True, slots=True)
+class PinReply:
+    """The tokens of the prefix that all groups could serve; their blocks cannot be taken while the pin stands."""
+
+    request_id: int
+    pinned_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnpinEvent:
+    """A pin is given back."""
+
+    pin_id: PinId
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,8 @@ def agreed(inventories: Sequence[Inventory]) -> tuple[Inventory, list[Slots]]:
     for other in inventories[1:]:
         _, mine, theirs = np.intersect1d(common.slots, other.slots, assume_unique=True, return_indices=True)
         ours, rest = common.only(mine), other.only(theirs)
-        same = (ours.groups == rest.groups) & _equal(ours.digests, rest.digests) & _equal(ours.parents, rest.parents)
+        same = ours.groups == rest.groups
+        same &= same_digests(ours.digests, rest.digests) & same_digests(ours.parents, rest.parents)
         highest = np.maximum(ours.priorities, rest.priorities)
         common = Inventory(ours.slots, ours.groups, ours.digests, ours.parents, highest).only(same)
     keys = np.column_stack([common.groups.astype(np.int64).view(np.uint8).reshape(-1, 8), _as_bytes(common.digests)])
@@ -155,7 +156,7 @@ def chains_of(inventory: Inventory, group: int) -> tuple[list[Chain], Slots]:
     if not len(mine):
         return [], mine
     blocks = inventory.only(mine)
-    parents = _parent_positions(blocks)
+    parents = _parent_positions(blocks.digests, blocks.parents)
     depths = _depths(parents)
     reached = (depths > 0).nonzero()[0]
     heads = _heads(parents, reached)
@@ -175,18 +176,33 @@ def chains_of(inventory: Inventory, group: int) -> tuple[list[Chain], Slots]:
     return chains, blocks.slots.compress(depths == 0)
 
 
-def _parent_positions(blocks: Inventory) -> NDArray[np.int64]:
+def sorted_by_chain(digests: NDArray[np.void], parents: NDArray[np.void]) -> NDArray[np.int64]:
+    """An order of blocks, at least one, in which those that follow one another in a chain do so as far as can be.
+
+    Args:
+        digests: of the blocks.
+        parents: digests of the blocks before them in their chains; zero for the first one of a chain.
+
+    Returns:
+        positions of all blocks, each once, whatever their parents are.
+    """
+    count = len(digests)
+    before = np.minimum(_parent_positions(digests, parents), count)  # one that is not there is as good as none
+    heads = _heads(before, np.arange(count))
+    order: NDArray[np.int64] = np.lexsort((_depths(before), heads))
+    return order
+
+
+def _parent_positions(digests: NDArray[np.void], parents: NDArray[np.void]) -> NDArray[np.int64]:
     """For each block the position of the one before it; that behind the last: none; two behind: it is not there."""
-    count = len(blocks)
-    _, numbers = np.unique(
-        np.concatenate([_as_bytes(blocks.digests), _as_bytes(blocks.parents)]), axis=0, return_inverse=True
-    )
+    count = len(digests)
+    _, numbers = np.unique(np.concatenate([_as_bytes(digests), _as_bytes(parents)]), axis=0, return_inverse=True)
     numbers = numbers.reshape(-1)
     position_of = np.full(int(numbers.max()) + 1, count + 1, np.int64)
     position_of[numbers[:count]] = np.arange(count)
-    parents = position_of.take(numbers[count:])
-    parents[~_as_bytes(blocks.parents).any(axis=1)] = count
-    return parents
+    positions = position_of.take(numbers[count:])
+    positions[~_as_bytes(parents).any(axis=1)] = count
+    return positions
 
 
 def _depths(parents: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -221,6 +237,7 @@ def _as_bytes(digests: NDArray[np.void]) -> NDArray[np.uint8]:
     return np.frombuffer(digests.tobytes(), np.uint8).reshape(len(digests), digests.dtype.itemsize)
 
 
-def _equal(ours: NDArray[np.void], theirs: NDArray[np.void]) -> NDArray[np.bool_]:
+def same_digests(ours: NDArray[np.void], theirs: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Where two arrays of digests are equal."""
     same: NDArray[np.bool_] = (_as_bytes(ours) == _as_bytes(theirs)).all(axis=1)
     return same

@@ -159,8 +159,8 @@ class Landings:
         traffic, batch = self._traffic, entered.batch
         ledger = traffic.pools[entered.pool].ledger
         expires_s = batch.expires_s if np.isfinite(batch.expires_s).any() else None
-        ledger.publish(batch.slots, batch.digests, batch.priorities, expires_s, group)
         ledger.note_parents(batch.slots, batch.parents)
+        ledger.publish(batch.slots, batch.digests, batch.priorities, expires_s, group)
         traffic.counters.landed += len(batch)
         source_ledger = traffic.pools[entered.source_pool].ledger
         there = (source_ledger.generation.take(entered.sources) == entered.source_generations) & (

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kvtroupe.coordinator.events import PoolEvents
     from kvtroupe.coordinator.messages import Generations, Slots
 
 NULL_SLOT = 0
@@ -49,6 +50,9 @@ class Ledger:
     Args:
         blocks: slots, the null block included.
         digest_bytes: width of the digests of published blocks.
+
+    Attributes:
+        events: is told what is published and what is so no more; None: nobody wants to know.
     """
 
     def __init__(self, blocks: int, digest_bytes: int) -> None:
@@ -62,6 +66,7 @@ class Ledger:
         self.uses_by_holder = [0 for _ in Holder]
         self.free_order = FreeOrder(self.uses)
         self.last_generation = 0
+        self.events: PoolEvents | None = None
         self._expiring: list[tuple[float, int, Slots, Generations]] = []  # heap by time, then order of publication
         self._publications = 0
         self._parent: NDArray[np.void] | None = None
@@ -191,8 +196,13 @@ class Ledger:
         self.published[slots] = 0
         numbers = np.bincount(groups).nonzero()[0].tolist()
         if len(numbers) == 1:
-            return {numbers[0] - 1: slots}
-        return {number - 1: slots.compress(groups == number) for number in numbers}
+            by_group = {numbers[0] - 1: slots}
+        else:
+            by_group = {number - 1: slots.compress(groups == number) for number in numbers}
+        if self.events is not None:
+            for group, its_slots in by_group.items():
+                self.events.removed(group, self.digests_of(its_slots))
+        return by_group
 
     # -- release -------------------------------------------------------------------------------------------------------
 
@@ -274,9 +284,11 @@ class Ledger:
             self._note_expiring(slots, expires_s)
         elif self._publications:
             self.expires_s[slots] = np.inf
+        if self.events is not None:
+            self.events.stored(group, digests, self.parents_of(slots))
 
     def note_parents(self, slots: Slots, parents: NDArray[np.void]) -> None:
-        """Note the digests of the blocks before those just published in slots; zero for the first of a chain."""
+        """Note the digests of the blocks before those about to be published in slots; zero for the first of a chain."""
         if self._parent is None:
             self._parent = np.zeros_like(self.digest)
         self._parent[slots] = parents
@@ -300,7 +312,11 @@ class Ledger:
         Args:
             slots: published; no slot twice.
         """
-        self.published[slots] = 0
+        self._unpublish_by_group(slots)
+        self._void(slots)
+
+    def _void(self, slots: Slots) -> None:
+        """What was published in slots is worth nothing."""
         self._renew(slots)
         in_use = self.uses.take(slots) > 0
         self.free_order.forget_places(slots.compress(in_use))
@@ -331,14 +347,19 @@ class Ledger:
         Returns:
             the slots; those of them that nobody uses are now the first to be taken.
         """
-        slots: Slots = (self.published == group + 1).nonzero()[0]
-        self.unpublish(slots)
-        return slots
+        return self._forget((self.published == group + 1).nonzero()[0])
 
     def forget_all(self) -> Slots:
         """The same with the blocks of every group."""
-        slots = self.published.nonzero()[0]
-        self.unpublish(slots)
+        return self._forget(self.published.nonzero()[0])
+
+    def _forget(self, slots: Slots) -> Slots:
+        """Unpublish everything of those groups that have something in slots."""
+        if self.events is not None:
+            for number in np.unique(self.published.take(slots)).tolist():
+                self.events.cleared(number - 1)
+        self.published[slots] = 0
+        self._void(slots)
         return slots
 
     # -- what was published --------------------------------------------------------------------------------------------

@@ -42,10 +42,25 @@ from kvtroupe.coordinator.control_messages import (
     LookupRequest,
     MoveReply,
     MoveRequest,
+    PinId,
+    PinReply,
+    PinRequest,
     ResetReply,
     ResetRequest,
+    UnpinEvent,
 )
 from kvtroupe.coordinator.estimate_messages import Estimate, EstimateReply, EstimateRequest, EstimateResult, Pace
+from kvtroupe.coordinator.event_messages import (
+    BlockFact,
+    Cleared,
+    Events,
+    EventsReply,
+    EventsRequest,
+    Removed,
+    Snapshot,
+    Stored,
+)
+from kvtroupe.coordinator.growth_messages import GrowReply, GrowRequest, GrowResult
 from kvtroupe.coordinator.loss_messages import (
     GroupLostEvent,
     GroupReadyEvent,
@@ -54,6 +69,26 @@ from kvtroupe.coordinator.loss_messages import (
     TierReadyEvent,
 )
 from kvtroupe.coordinator.retention import DEFAULT_RETENTION, Retention
+from kvtroupe.coordinator.session_messages import (
+    LOCAL_SESSION,
+    AttachReply,
+    AttachRequest,
+    CancelEvent,
+    CancelRequest,
+    ClientOutput,
+    ClientReply,
+    ClientRequest,
+    ConnectionLostEvent,
+    DetachRequest,
+    EpochAcknowledgedEvent,
+    HeldSequence,
+    LossAcknowledgedEvent,
+    ProcessGoneEvent,
+    ProcessId,
+    SessionBeganEvent,
+    SessionLostEvent,
+    SessionOverEvent,
+)
 from kvtroupe.coordinator.tier_messages import (
     ContentEpochReply,
     ContentEpochRequest,
@@ -63,33 +98,55 @@ from kvtroupe.coordinator.tier_messages import (
 )
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.errors import LossError, OutOfBlocks, SequenceTooLong, TierLost, UnknownSequence
+    from kvtroupe.coordinator.errors import (
+        LossError,
+        OutOfBlocks,
+        SequenceCancelled,
+        SequenceTooLong,
+        TierLost,
+    )
 
 SequenceId: TypeAlias = str | int
-PinId: TypeAlias = str | int
 
 __all__ = [
+    "LOCAL_SESSION",
     "NO_SLOTS",
     "AdmitReply",
     "AdmitRequest",
     "AdmitResult",
     "Admitted",
     "Arrival",
+    "AttachReply",
+    "AttachRequest",
     "BindEvent",
+    "BlockFact",
+    "CancelEvent",
+    "CancelRequest",
     "Child",
+    "Cleared",
+    "ClientMessage",
+    "ClientOutput",
+    "ClientReply",
+    "ClientRequest",
     "CommitReply",
     "CommitRequest",
+    "ConnectionLostEvent",
     "Content",
     "ContentEpochReply",
     "ContentEpochRequest",
     "Copies",
     "CopyReply",
     "CopyRequest",
+    "DetachRequest",
     "DropEvent",
+    "EpochAcknowledgedEvent",
     "Estimate",
     "EstimateReply",
     "EstimateRequest",
     "EstimateResult",
+    "Events",
+    "EventsReply",
+    "EventsRequest",
     "Evidence",
     "ForgetEvent",
     "Generations",
@@ -99,11 +156,13 @@ __all__ = [
     "GrowReply",
     "GrowRequest",
     "GrowResult",
+    "HeldSequence",
     "InventoryReply",
     "InventoryRequest",
     "LandRequest",
     "LookupReply",
     "LookupRequest",
+    "LossAcknowledgedEvent",
     "MatchReply",
     "MatchRequest",
     "MoveReply",
@@ -117,17 +176,26 @@ __all__ = [
     "PinRequest",
     "Places",
     "PlacesLost",
+    "ProcessGoneEvent",
+    "ProcessId",
     "Prompt",
     "PublishReply",
     "PublishRequest",
     "RecoverEvent",
     "ReleaseEvent",
+    "Removed",
     "ResetReply",
     "ResetRequest",
     "SequenceFailedEvent",
     "SequenceId",
+    "SessionBeganEvent",
+    "SessionLostEvent",
+    "SessionOverEvent",
+    "SessionsOutput",
     "Slots",
+    "Snapshot",
     "StepsDoneEvent",
+    "Stored",
     "TierLostEvent",
     "TierOutput",
     "TierReadyEvent",
@@ -135,6 +203,7 @@ __all__ = [
     "ToClient",
     "ToCoordinator",
     "ToGroup",
+    "ToSessions",
     "ToTier",
     "TransfersDoneEvent",
     "UnpinEvent",
@@ -203,13 +272,23 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class AdmitRequest:
-    """Sequences to admit in one round, first come first served."""
+    """Sequences to admit in one round, first come first served.
+
+    Attributes:
+        request_id: names the reply.
+        sequences: to admit.
+        wait_s: how long it waits for room before it is refused, at most the limit `waiting_deadline_s`; only for one
+            sequence.
+        session: of the client.
+    """
 
     request_id: int
     sequences: tuple[NewSequence, ...]
+    wait_s: float = 0.0
+    session: int = LOCAL_SESSION
 
 
-AdmitResult: TypeAlias = "Admitted | OutOfBlocks | SequenceTooLong | TierLost"
+AdmitResult: TypeAlias = "Admitted | OutOfBlocks | SequenceTooLong | TierLost | SequenceCancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,42 +297,6 @@ class AdmitReply:
 
     request_id: int
     results: tuple[AdmitResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GrowRequest:
-    """More spare blocks, in every group, for running sequences.
-
-    Attributes:
-        request_id: names the reply.
-        sequence_ids: the sequences, each at most once, all with the same number of beams.
-        blocks: blocks for each of them; in units where groups have blocks of different sizes.
-    """
-
-    request_id: int
-    sequence_ids: tuple[SequenceId, ...]
-    blocks: int
-
-
-GrowResult: TypeAlias = "OutOfBlocks | SequenceTooLong | UnknownSequence | None"
-
-
-@dataclass(frozen=True, slots=True)
-class GrowReply:
-    """What each sequence got.
-
-    Attributes:
-        request_id: of the request.
-        refused: for each sequence, in order, None or why it got nothing.
-        slots: for every group the new slots [granted sequences, blocks], or [granted sequences, beams, blocks]; 0 where
-            a recurrent group keeps no state; read-only.
-        writes_after: transfers that have to be done before anything is written into these slots.
-    """
-
-    request_id: int
-    refused: tuple[GrowResult, ...]
-    slots: tuple[Slots, ...]
-    writes_after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,46 +347,23 @@ class ReleaseEvent:
 
 @dataclass(frozen=True, slots=True)
 class StepsDoneEvent:
-    """All engine steps up to and including `step` are complete on every rank."""
+    """All steps up to and including `step` of the engine of a session are complete on every rank."""
 
     step: int
-
-
-@dataclass(frozen=True, slots=True)
-class PinRequest:
-    """Keep what a prompt of these digests would hit, until the pin is given back.
-
-    Attributes:
-        request_id: names the reply.
-        pin_id: not in use in this replica.
-        digests: of the prefix to pin.
-    """
-
-    request_id: int
-    pin_id: PinId
-    digests: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class PinReply:
-    """The tokens of the prefix that all groups could serve; their blocks cannot be taken while the pin stands."""
-
-    request_id: int
-    pinned_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class UnpinEvent:
-    """A pin is given back."""
-
-    pin_id: PinId
+    session: int = LOCAL_SESSION
 
 
 @dataclass(frozen=True, slots=True)
 class TransfersDoneEvent:
-    """Transfers that sequences were told to await are over; those that failed have failed their readers as well."""
+    """Transfers that sequences were told to await are over; those that failed have failed their readers as well.
+
+    Attributes:
+        transfer_ids: of the transfers.
+        session: of the client whose sequences have waited.
+    """
 
     transfer_ids: tuple[int, ...]
+    session: int = LOCAL_SESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,11 +376,13 @@ class SequenceFailedEvent:
         must_be_released: it may have been computed already, so that steps of the engine may still touch its slots: they
             stay in use until its client releases it, naming the fence. Otherwise it was undone, as if it had been
             released without a commit.
+        session: of its client.
     """
 
     sequence_id: SequenceId
     error: LossError
     must_be_released: bool = False
+    session: int = LOCAL_SESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +390,7 @@ class TimerEvent:
     """Time has passed: priorities expire, deadlines pass."""
 
 
-ToCoordinator: TypeAlias = (
+ClientMessage: TypeAlias = (
     AdmitRequest
     | GrowRequest
     | CommitRequest
@@ -380,6 +402,15 @@ ToCoordinator: TypeAlias = (
     | MoveRequest
     | EstimateRequest
     | ResetRequest
+    | EventsRequest
+)
+ToCoordinator: TypeAlias = (
+    ClientMessage
+    | CancelEvent
+    | SessionBeganEvent
+    | SessionLostEvent
+    | SessionOverEvent
+    | EpochAcknowledgedEvent
     | TimerEvent
     | MatchReply
     | PublishReply
@@ -393,9 +424,14 @@ ToCoordinator: TypeAlias = (
     | ContentEpochReply
 )
 ToClient: TypeAlias = (
-    AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | EstimateReply | ResetReply
+    AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | EstimateReply | ResetReply | EventsReply
 )
 Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent
 
 
 Output: TypeAlias = GroupOutput | TierOutput | ToClient | Notice
+
+ToSessions: TypeAlias = (
+    ToCoordinator | AttachRequest | ClientRequest | ConnectionLostEvent | ProcessGoneEvent | LossAcknowledgedEvent
+)
+SessionsOutput: TypeAlias = Output | ClientOutput

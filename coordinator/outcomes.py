@@ -43,14 +43,14 @@ class Outcomes:
     def finished(self, over: list[Finished], now_s: float) -> list[Output]:
         """Transfers are over: their blocks land, and who waited goes on, or fails."""
         outputs: list[Output] = []
-        done: list[int] = []
+        done: dict[int, list[int]] = {}
         for transfer in over:
             outputs += self.tiers.landings.finished(transfer, now_s)
             outputs += self._fail_readers(transfer)
             self.records.release_stuck(transfer.transfer_id)
-            if self.records.waits.done(transfer.transfer_id):
-                done.append(transfer.transfer_id)
-        return [*outputs, TransfersDoneEvent(tuple(done))] if done else outputs
+            for session in self.records.waits.done(transfer.transfer_id):
+                done.setdefault(session, []).append(transfer.transfer_id)
+        return outputs + [TransfersDoneEvent(tuple(ids), session) for session, ids in done.items()]
 
     def _fail_readers(self, transfer: Finished) -> list[Output]:
         """Undo the sequences that waited to read what a transfer has failed to bring."""
@@ -104,11 +104,11 @@ class Outcomes:
         """A sequence fails. One that still waits for what it reads was never computed: it ends here."""
         has_begun = not self.records.waits.reads(sequence.sequence_id)
         if has_begun:
-            self.records.fail(sequence)
+            self.records.fail(sequence, error)
         else:
             self.records.end(sequence, None)
         self.parts.counters.sequences_failed += 1
-        return SequenceFailedEvent(sequence.sequence_id, error, must_be_released=has_begun)
+        return SequenceFailedEvent(sequence.sequence_id, error, has_begun, sequence.session)
 
     def _tier(self, pool: int) -> str:
         return self.parts.pools[pool].name

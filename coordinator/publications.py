@@ -36,7 +36,7 @@ class Offer:
         digests: of the blocks.
         priority: one value, or one for each block.
         expires_s: when the priority falls back to the default, likewise; None: never.
-        parents: digests of the blocks before them; None where nobody below the device keeps them.
+        parents: digests of the blocks before them; None where nobody keeps them.
         is_sparse: whether some slots are null.
     """
 
@@ -116,7 +116,7 @@ class Publications:
         self._ledgers = [parts.pools[band.pool].ledger for band in layout.bands]
         self._pool_of = {group: number for number, pool in enumerate(parts.pools) for group in pool.groups}
         stacked = {pool.name for pool in parts.config.pools if pool.below is not None}
-        self._keeps_parents = [parts.pools[band.pool].name in stacked for band in layout.bands]
+        self._keeps_parents = [parts.config.events or parts.pools[band.pool].name in stacked for band in layout.bands]
         self._bands_of_scale = [
             [number for number, band in enumerate(layout.bands) if band.scale == scale and _publishes(band)]
             for scale in range(len(layout.scales) + layout.has_cross)
@@ -240,9 +240,9 @@ class Publications:
             offer = offer.entered(offer.slots != NULL_SLOT)
         pool = self._pool_of[group]
         ledger = self._ledgers_of_pools[pool]
-        ledger.publish(offer.slots, offer.digests, offer.priority, offer.expires_s, group)
         if offer.parents is not None:
             ledger.note_parents(offer.slots, offer.parents)
+        ledger.publish(offer.slots, offer.digests, offer.priority, offer.expires_s, group)
         self._demotions.published(pool, offer.slots, now_s)
         del publication.offers[group]
         publication.published_blocks[group] = len(offer.slots)

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvtroupe.coordinator.ledger import Holder
-from kvtroupe.coordinator.sequences import Return, Returns, unknown_sequence
+from kvtroupe.coordinator.returns import Return, Returns
+from kvtroupe.coordinator.sequences import unknown_sequence
 from kvtroupe.coordinator.waits import Waits
 
 if TYPE_CHECKING:
+    from kvtroupe.coordinator.errors import LossError
     from kvtroupe.coordinator.grants import Tables
     from kvtroupe.coordinator.messages import PinId, SequenceId, Slots
     from kvtroupe.coordinator.parts import Parts
     from kvtroupe.coordinator.sequences import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A prefix that is kept.
+
+    Attributes:
+        session: of who keeps it.
+        request_id: by which it was made.
+        slots: for each pool, in the order of giving back.
+    """
+
+    session: int
+    request_id: int
+    slots: tuple[Slots, ...]
 
 
 class Records:
@@ -27,7 +45,7 @@ class Records:
     Attributes:
         sequences: those that run, in order of admission.
         failed: those that have failed and whose clients have not released them yet.
-        pins: for each pool their slots, in the order of giving back.
+        pins: those that stand.
         returns: slots given back that are not free yet.
         waits: sequences that wait for copies.
     """
@@ -35,7 +53,7 @@ class Records:
     def __init__(self, parts: Parts, tables: Tables) -> None:
         self.sequences: dict[SequenceId, Sequence] = {}
         self.failed: dict[SequenceId, Sequence] = {}
-        self.pins: dict[PinId, tuple[Slots, ...]] = {}
+        self.pins: dict[PinId, Pin] = {}
         self.returns = Returns([pool.ledger for pool in parts.pools])
         self.waits = Waits(len(parts.pools))
         self._pools = parts.pools
@@ -65,8 +83,17 @@ class Records:
         except (KeyError, TypeError):
             return self.running(sequence_id)
 
-    def fail(self, sequence: Sequence) -> None:
+    def of_session(self, session: int) -> tuple[list[Sequence], list[PinId]]:
+        """Everything that the client of a session holds: sequences, those that have failed included, and pins."""
+        holding = [*self.sequences.values(), *self.failed.values()]
+        return (
+            [one for one in holding if one.session == session],
+            [pin_id for pin_id, pin in self.pins.items() if pin.session == session],
+        )
+
+    def fail(self, sequence: Sequence, error: LossError) -> None:
         """A sequence runs no more; what it holds stays in use until its client releases it."""
+        sequence.error = error
         del self.sequences[sequence.sequence_id]
         self.failed[sequence.sequence_id] = sequence
         self.waits.ended(sequence.sequence_id)
@@ -80,7 +107,7 @@ class Records:
 
     def unpin(self, pin_id: PinId) -> None:
         """A pin that stands is given back."""
-        for pool, slots in zip(self._pools, self.pins.pop(pin_id), strict=True):
+        for pool, slots in zip(self._pools, self.pins.pop(pin_id).slots, strict=True):
             pool.ledger.release(slots, Holder.PIN)
 
     # -- slots that a copy which is overdue still touches --------------------------------------------------------------
@@ -119,7 +146,8 @@ class Records:
         return [
             *[("sequence", one.sequence_id, self._tables.held(one)[pool]) for one in holding],
             *[("fence", one.sequence_id, one.slots[pool]) for one in returned],
-            *[("pin", pin_id, slots[pool]) for pin_id, slots in self.pins.items()],
+            *[("quarantine", one.sequence_id, one.slots[pool]) for one in self.returns.quarantined()],
+            *[("pin", pin_id, pin.slots[pool]) for pin_id, pin in self.pins.items()],
             *[
                 ("transfer", f"overdue {transfer_id}", slots)
                 for transfer_id, stuck in self._stuck.items()

@@ -43,6 +43,7 @@ from kvtroupe.coordinator.messages import (
     TransfersDoneEvent,
     UnpinEvent,
 )
+from kvtroupe.coordinator.sessions import Sessions
 from kvtroupe.coordinator.state import CoordinatorState
 from kvtroupe.coordinator.tier_without_bytes import answer_without_bytes
 
@@ -55,14 +56,17 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.messages import (
         AdmitResult,
         EstimateResult,
+        Events,
         NewSequence,
-        Output,
         Pace,
         PinId,
         SequenceId,
+        SessionsOutput,
         Slots,
+        Snapshot,
         ToClient,
         ToCoordinator,
+        ToSessions,
     )
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
 
@@ -80,6 +84,7 @@ class Replica:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.state = CoordinatorState(config)
+        self.sessions = Sessions(self.state)
         numbers = {pool.name: number for number, pool in enumerate(config.pools)}
         self.groups = [
             Group(number, self._slots_of_levels(numbers[group.pool]), config.digest_bytes)
@@ -90,11 +95,16 @@ class Replica:
     def _slots_of_levels(self, device: int) -> tuple[int, ...]:
         return tuple([self.config.pools[number].blocks for number in self.config.stack_of(device)])
 
+    def restart(self, epoch: int) -> None:
+        """Begin anew as the coordinator of another epoch, which knows nothing; the groups stay. Send `RecoverEvent`."""
+        self.state = CoordinatorState(self.config, epoch)
+        self.sessions = Sessions(self.state)
+
     # -- the face for hosts --------------------------------------------------------------------------------------------
 
-    def step(self, message: ToCoordinator, now_s: float) -> list[Output]:
-        """Apply one message to the coordinator; see `CoordinatorState.step`."""
-        return self.state.step(message, now_s)
+    def step(self, message: ToSessions, now_s: float) -> list[SessionsOutput]:
+        """Apply one message to the coordinator; see `Sessions.step`."""
+        return self.sessions.step(message, now_s)
 
     # -- the direct face -----------------------------------------------------------------------------------------------
 
@@ -343,8 +353,11 @@ class Replica:
 
     def _run(self, message: ToCoordinator, now_s: float) -> ToClient | None:
         """Step, and deliver what goes to groups, until nothing is left to deliver: the reply to the client, if any."""
-        if self.state.round_runs:
-            raise RequestError("a host's round waits for answers of groups; bring them before calling the direct face")
+        if self.state.round_runs or self.sessions.attached():
+            raise RequestError(
+                "the direct face is for a replica without sessions, between rounds; bring the answers of the groups, "
+                "or send what you want as a message"
+            )
         reply: ToClient | None = None
         step = self.state.step
         outputs = step(message, now_s)
@@ -403,6 +416,17 @@ class Replica:
             raise RequestError(f"no group {group!r}; the groups are {names}")
         index = self.groups[names.index(group)].index
         return {digest: (slot, generation) for digest, slot, generation in index.entries()}
+
+    def events_since(self, position: tuple[int, int] | None = None) -> Events | Snapshot:
+        """What has happened to published blocks since a block event, or, where that is not known, what is published.
+
+        Args:
+            position: epoch and number of the last event that is known, as `Mirror.position` has them; None: none is.
+
+        Raises:
+            RequestError: the configuration has events switched off, or the position is malformed.
+        """
+        return self.state.events.since(position)
 
     def counters(self) -> Counters:
         """What has happened since the start; a copy."""

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.claims import Ask
-from kvtroupe.coordinator.errors import OutOfBlocks, TierLost
+from kvtroupe.coordinator.errors import OutOfBlocks, SequenceCancelled, TierLost
 from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
 from kvtroupe.coordinator.lookups import Lookups
 from kvtroupe.coordinator.messages import LookupRequest, NewSequence
@@ -65,7 +65,7 @@ class Grant:
             a growth, those of the first one, of the first two, and so on.
         granted: how many of its sequences get their blocks.
         refusal: why the others do not.
-        lost: why a new sequence gets nothing, if there is no memory for it at all.
+        lost: why a new sequence gets nothing, if there is no memory for it at all, or nobody wants it.
         slots: for each pool what is freshly taken, sequence after sequence.
         found: the answer to a lookup.
     """
@@ -75,7 +75,7 @@ class Grant:
     needs: Sequence[int | list[int]]
     granted: int = 0
     refusal: OutOfBlocks | None = None
-    lost: TierLost | None = None
+    lost: TierLost | SequenceCancelled | None = None
     slots: tuple[Slots, ...] = ()
     found: LookupReply | None = None
 
@@ -212,9 +212,10 @@ class Settler:
                 found = self._lookups.answer(ask, evidence, stale)
                 grants.append(Grant(ask, None, [0] * len(self._pools), found=found))
                 continue
-            if self._tiers.lost_devices and isinstance(ask.request, NewSequence):
-                pool = self._pools[min(self._tiers.lost_devices)].name
-                lost = TierLost(ask.request.sequence_id, pool)
+            lost = (
+                self._lost(ask.request, is_cancelled=ask.is_cancelled) if isinstance(ask.request, NewSequence) else None
+            )
+            if lost is not None:
                 grants.append(Grant(ask, None, [0] * len(self._pools), lost=lost))
                 continue
             claim = self._claimer.claim(ask, evidence, stale)
@@ -222,6 +223,13 @@ class Settler:
                 break
             grants.append(Grant(ask, claim, self.needs(ask, claim)))
         return grants
+
+    def _lost(self, new: NewSequence, *, is_cancelled: bool) -> TierLost | SequenceCancelled | None:
+        """Why a new sequence gets nothing, whatever is free."""
+        if is_cancelled:
+            return SequenceCancelled(new.sequence_id)
+        lost = self._tiers.lost_devices
+        return TierLost(new.sequence_id, self._pools[min(lost)].name) if lost else None
 
     def needs(self, ask: Ask, claim: Claim) -> list[int]:
         """For each pool the slots that a request needs beyond those that it hits on the device."""

@@ -9,7 +9,6 @@ A malformed request raises out of `step` and has changed nothing.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from kvtroupe.coordinator.answers import Answers
@@ -17,7 +16,6 @@ from kvtroupe.coordinator.asks import Edge, check_id, check_new_sequences, check
 from kvtroupe.coordinator.claims import Ask
 from kvtroupe.coordinator.errors import (
     CommitError,
-    InvariantError,
     Overloaded,
     PinExists,
     RequestError,
@@ -25,27 +23,34 @@ from kvtroupe.coordinator.errors import (
     UnknownPin,
 )
 from kvtroupe.coordinator.estimator import Estimator
+from kvtroupe.coordinator.events import BlockEvents
 from kvtroupe.coordinator.grants import Tables
+from kvtroupe.coordinator.leases import Leases
 from kvtroupe.coordinator.losses import Losses
 from kvtroupe.coordinator.messages import (
     AdmitRequest,
+    CancelEvent,
     CommitRequest,
     ContentEpochReply,
     CopyReply,
+    EpochAcknowledgedEvent,
     EstimateRequest,
+    EventsRequest,
     GroupLostEvent,
     GroupReadyEvent,
     GrowRequest,
     InventoryReply,
     LookupRequest,
     MatchReply,
-    MatchRequest,
     MoveRequest,
     PinRequest,
     PublishReply,
     RecoverEvent,
     ReleaseEvent,
     ResetRequest,
+    SessionBeganEvent,
+    SessionLostEvent,
+    SessionOverEvent,
     StepsDoneEvent,
     TierLostEvent,
     TierReadyEvent,
@@ -59,8 +64,9 @@ from kvtroupe.coordinator.publications import Publications
 from kvtroupe.coordinator.records import Records
 from kvtroupe.coordinator.recovery import Recovery
 from kvtroupe.coordinator.resets import Resets
-from kvtroupe.coordinator.round import Growth, Round, Settler
-from kvtroupe.coordinator.sequences import Return
+from kvtroupe.coordinator.returns import Return
+from kvtroupe.coordinator.round import Settler
+from kvtroupe.coordinator.rounds import Rounds
 from kvtroupe.coordinator.takeovers import Takeovers
 from kvtroupe.coordinator.tiers import Tiers
 from kvtroupe.coordinator.waiting import WaitingRoom
@@ -86,19 +92,21 @@ class CoordinatorState:
         parts = make_parts(config, epoch)
         self.pools, self.layout, self.counters = parts.pools, parts.layout, parts.counters
         self.rules = parts.layout.rules
+        self.events = BlockEvents(parts)
         self.tables = Tables(parts.pools, parts.layout)
         self.records = Records(parts, self.tables)
         self.tiers = Tiers(parts, self.records.waits)
         self.publications = Publications(parts, self.tiers.demotions)
         self.mail = self._mail = parts.mail
         self._edge = Edge(config, parts.pools, parts.layout)
-        self._settler = Settler(parts.pools, parts.layout, self.tiers)
-        self._estimator = Estimator(parts, self._edge, self.records, self.tiers, self._settler)
+        settler = Settler(parts.pools, parts.layout, self.tiers)
+        self._estimator = Estimator(parts, self._edge, self.records, self.tiers, settler)
         self._waiting = WaitingRoom(config.limits.round_blocks_max, sum(parts.layout.strides))
         self._outcomes = Outcomes(parts, self.records, self.tables, self.tiers)
         self._answers = Answers(
             parts, self.records, self.tables, self.tiers, self._edge, self._waiting, Moves(self.tiers)
         )
+        self._leases = Leases(parts, self.records, self._waiting)
         self._takeovers = Takeovers(parts, self.tiers.traffic)
         self.resets = Resets(parts, self.records, self.tiers, self.publications, self._outcomes, self._takeovers)
         self._losses = Losses(
@@ -106,9 +114,7 @@ class CoordinatorState:
         )
         device = {place.pool: self.pools[place.pool].ledger for place in self.tiers.traffic.places if not place.level}
         self._recovery = Recovery(device)
-        self._round: Round | None = None
-        self._last_round_id = 0
-        self._growing: deque[GrowRequest] = deque()  # settled with the round that runs
+        self._rounds = Rounds(parts, settler, self._answers, self._waiting, self._estimator)
         self._handlers: dict[type, Callable[[Any, float], list[Output]]] = {
             AdmitRequest: self._on_admit,
             GrowRequest: self._on_grow,
@@ -131,7 +137,13 @@ class CoordinatorState:
             InventoryReply: lambda message, _: self._losses.told(message),
             RecoverEvent: self._on_recover,
             ResetRequest: lambda message, _: self.resets.reset(message),
+            EventsRequest: lambda message, _: self.events.reply(message),
             ContentEpochReply: lambda message, _: self.resets.durable(message),
+            CancelEvent: self._on_cancel,
+            SessionBeganEvent: self._on_session_began,
+            SessionLostEvent: self._on_session_lost,
+            SessionOverEvent: self._on_session_over,
+            EpochAcknowledgedEvent: self._on_epoch_acknowledged,
         }
 
     def step(self, message: ToCoordinator, now_s: float) -> list[Output]:
@@ -152,7 +164,10 @@ class CoordinatorState:
         handler = self._handlers.get(type(message))
         if handler is None:
             raise RequestError(f"{message!r:.60} is no message to a coordinator; see messages.ToCoordinator")
-        return self._mail.deliverable(handler(message, now_s) + self.tiers.flush(now_s))
+        outputs = handler(message, now_s)
+        if self._waiting.waits_for_room:
+            outputs += self._rounds.try_again(now_s)
+        return self._mail.deliverable(outputs + self.tiers.flush(now_s))
 
     # -- requests that need a round ------------------------------------------------------------------------------------
 
@@ -161,23 +176,28 @@ class CoordinatorState:
         new_ids = [new.sequence_id for new in message.sequences]
         self._check_new_ids(new_ids)
         self._waiting.check_new(message.request_id)
+        waits_until_s = self._edge.waits_until_s(message, now_s)
         asks = [self._edge.admission(message, position) for position in range(len(new_ids))]
+        if waits_until_s > now_s:
+            for ask in asks:
+                if isinstance(ask, Ask):
+                    ask.waits_until_s = waits_until_s
         self.counters.refused += sum([not isinstance(ask, Ask) for ask in asks])
         reply = self._waiting.admit(message.request_id, asks)
-        return [reply] if reply else self._start_round(now_s)
+        return [reply] if reply else self._rounds.start(now_s)
 
     def _check_new_ids(self, new_ids: list[SequenceId]) -> None:
         running, failed = self.records.sequences, self.records.failed
         for sequence_id in new_ids:
             check_id("sequence", sequence_id)
-            if sequence_id in running or sequence_id in failed or sequence_id in self._waiting.sequence_ids:
+            if sequence_id in running or sequence_id in failed or sequence_id in self._waiting.sequences:
                 raise SequenceExists(
                     f"sequence {sequence_id!r} runs or waits already, or has failed and was not released; release it "
                     "or choose another id"
                 )
         if len(new_ids) > 1 and len(set(new_ids)) < len(new_ids):
             raise SequenceExists(f"one request admits sequences twice: {repeated_ids(new_ids)}; choose distinct ids")
-        held = len(running) + len(failed) + len(self._waiting.sequence_ids)
+        held = len(running) + len(failed) + len(self._waiting.sequences)
         if held + len(new_ids) > self.config.limits.sequences_max:
             raise Overloaded(
                 f"{held} sequences run or wait and {len(new_ids)} more were sent; "
@@ -186,131 +206,46 @@ class CoordinatorState:
 
     def _on_grow(self, message: GrowRequest, now_s: float) -> list[Output]:
         self._edge.check_growth(message, [self.records.running(sequence_id) for sequence_id in message.sequence_ids])
-        if len(self._growing) >= self.config.limits.sequences_max:
-            raise Overloaded(
-                f"{len(self._growing)} requests for growth wait, as many as sequences_max; try again later"
-            )
-        self._growing.append(message)
-        return [] if self._round is not None else self._settle(None, now_s)
+        return self._rounds.grow(message, now_s)
 
     def _on_pin(self, message: PinRequest, now_s: float) -> list[Output]:
         check_id("pin", message.pin_id)
-        if message.pin_id in self.records.pins or message.pin_id in self._waiting.pin_ids:
+        if message.pin_id in self.records.pins or message.pin_id in self._waiting.pins:
             raise PinExists(f"pin {message.pin_id!r} stands or waits already; give it back or choose another id")
-        held = len(self.records.pins) + len(self._waiting.pin_ids)
+        held = len(self.records.pins) + len(self._waiting.pins)
         if held >= self.config.limits.pins_max:
             raise Overloaded(f"{held} pins stand, which is pins_max; give some back first")
         self._waiting.pin(message.pin_id, self._edge.pin(message))
-        return self._start_round(now_s)
+        return self._rounds.start(now_s)
 
     def _on_lookup(self, message: LookupRequest, now_s: float) -> list[Output]:
         ask = self._edge.lookup(message)
         self._check_room_to_wait()
         self._waiting.add(ask)
-        return self._start_round(now_s)
+        return self._rounds.start(now_s)
 
     def _on_move(self, message: MoveRequest, now_s: float) -> list[Output]:
         ask = self._edge.move(message, max([place.level for place in self.tiers.traffic.places]) + 1)
         self._check_room_to_wait()
         self._waiting.add(ask)
-        return self._start_round(now_s)
+        return self._rounds.start(now_s)
 
     def _on_estimate(self, message: EstimateRequest, now_s: float) -> list[Output]:
         reply = self._estimator.add(message)
-        return [reply] if reply else self._start_round(now_s)
+        return [reply] if reply else self._rounds.start(now_s)
 
     def _check_room_to_wait(self) -> None:
         if len(self._waiting) >= self.config.limits.sequences_max:
             raise Overloaded(f"{len(self._waiting)} requests wait, as many as sequences_max; try again later")
 
-    # -- rounds --------------------------------------------------------------------------------------------------------
-
-    def _start_round(self, now_s: float) -> list[Output]:
-        """Begin a round, if none runs and somebody waits; it is settled at once if there is no group to ask."""
-        return self._ask_groups(now_s) + self._finish_rounds(now_s)
-
-    def _ask_groups(self, now_s: float) -> list[Output]:
-        if self._round is not None or not (self._waiting or self._estimator.waiting):
-            return []
-        asks = self._estimator.next_asks(others_wait=bool(self._waiting)) if self._estimator.waiting else []
-        asks = asks or self._waiting.next_asks()
-        self._last_round_id += 1
-        layout = self.layout
-        deadline_s = now_s + self.config.limits.match_deadline_s
-        asked = {group: self._mail.sent[group] for group in layout.indexed if group not in self._mail.lost}
-        self._round = Round(self._last_round_id, asks, len(self.rules), asked, deadline_s)
-        requests = [
-            MatchRequest(self._last_round_id, tuple([ask.prompts[scale] for ask in asks]))
-            for scale in range(len(asks[0].prompts))
-        ]
-        return [self._mail.to(group, requests[layout.scale_of[group]]) for group in asked]
-
     def _on_match(self, message: MatchReply, now_s: float) -> list[Output]:
-        current = self._round
-        if current is None or message.round_id != current.round_id or message.epoch != self._mail.epoch:
-            self.counters.late_answers += 1
-            return []
-        if message.group not in self.layout.indexed or len(message.evidence) != len(current.asks):
-            raise InvariantError(
-                f"group {message.group} answers a round of {len(current.asks)} requests and {len(self.rules)} groups "
-                f"with evidence for {len(message.evidence)}"
-            )
-        outputs = [] if current.add_evidence(message) else self._losses.group_ready(message.group, now_s)
-        return outputs + self._finish_rounds(now_s)
+        has_missed, outputs = self._rounds.answered(message, now_s)
+        return self._begin_group_anew(message.group, now_s) if has_missed else outputs
 
     def _on_timer(self, message: TimerEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - it says nothing but when
         for pool in self.pools:
             pool.ledger.expire(now_s)
-        outputs = self._outcomes.overdue(now_s)
-        current = self._round
-        if current is not None and now_s >= current.deadline_s:
-            outputs += self._finish_round(current, now_s)
-            outputs += self._start_round(now_s)
-        return outputs
-
-    def _finish_rounds(self, now_s: float) -> list[Output]:
-        """Settle the round that runs if nothing is missing, and go on to the next one."""
-        outputs: list[Output] = []
-        while self._round is not None and self._round.is_complete:
-            outputs += self._finish_round(self._round, now_s)
-            outputs += self._ask_groups(now_s)
-        return outputs
-
-    def _finish_round(self, current: Round, now_s: float) -> list[Output]:
-        """Settle a round with the evidence that has come in."""
-        self._round = None
-        outputs = [] if self._estimator.asked else self._settle(current, now_s)
-        while self._growing:
-            outputs += self._settle(None, now_s)
-        return [*outputs, self._estimator.answer(current, now_s)] if self._estimator.asked else outputs
-
-    def _settle(self, current: Round | None, now_s: float) -> list[Output]:
-        settlement = self._settler.settle(self._next_growth(), current, now_s)
-        self.counters.rounds += 1
-        self.counters.deferred += len(settlement.deferred)
-        self._waiting.put_back(settlement.deferred)
-        if settlement.stale:
-            self.tiers.stale(settlement.stale)
-        answers: list[Output] = []
-        for grant in settlement.grants:
-            answers += self._answers.answer(grant, now_s)
-        return self.tiers.binds.outputs() + answers
-
-    def _next_growth(self) -> list[Growth]:
-        """Growth that waits, in order, up to the first request that names a sequence again."""
-        growth: list[Growth] = []
-        named: set[SequenceId] = set()
-        while self._growing and named.isdisjoint(self._growing[0].sequence_ids):
-            request = self._growing.popleft()
-            named.update(request.sequence_ids)
-            growth.append(self._growth_now(request))
-        return growth
-
-    def _growth_now(self, request: GrowRequest) -> Growth:
-        """Growth of those sequences of a request that run still and may grow."""
-        longest = self._edge.capacity_tokens_max(request.blocks)
-        known = [self.records.sequences.get(sequence_id) for sequence_id in request.sequence_ids]
-        return Growth(request, [one for one in known if one is not None and one.capacity_tokens <= longest])
+        return self._outcomes.overdue(now_s) + self._rounds.time_passed(now_s)
 
     # -- requests that need no round -----------------------------------------------------------------------------------
 
@@ -373,7 +308,7 @@ class CoordinatorState:
 
     def _on_steps_done(self, message: StepsDoneEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
         check_step("step", message.step)
-        self.records.returns.steps_done(message.step)
+        self.records.returns.steps_done(message.session, message.step)
         return []
 
     # -- copies --------------------------------------------------------------------------------------------------------
@@ -385,15 +320,13 @@ class CoordinatorState:
 
     def _on_group_lost(self, message: GroupLostEvent, now_s: float) -> list[Output]:
         outputs = self._losses.group_lost(message.group)
-        if self._round is not None:
-            self._round.give_up(message.group)
-        return outputs + self._finish_rounds(now_s)
+        return outputs + self._rounds.give_up(message.group, now_s)
 
     def _on_group_ready(self, message: GroupReadyEvent, now_s: float) -> list[Output]:
-        outputs = self._losses.group_ready(message.group, now_s)
-        if self._round is not None:
-            self._round.give_up(message.group)
-        return outputs + self._finish_rounds(now_s)
+        return self._begin_group_anew(message.group, now_s)
+
+    def _begin_group_anew(self, group: int, now_s: float) -> list[Output]:
+        return self._losses.group_ready(group, now_s) + self._rounds.give_up(group, now_s)
 
     def _on_recover(self, message: RecoverEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
         outputs = self._losses.recover(message.tier_epochs)
@@ -403,9 +336,27 @@ class CoordinatorState:
     def _on_tier_ready(self, message: TierReadyEvent, now_s: float) -> list[Output]:
         return self._losses.tier_ready(message.pool, message.rank, message.tier_epoch, now_s)
 
-    def acknowledged(self, process_id: str | int) -> None:
-        """A process holds nothing any more that the coordinator before this one gave it."""
-        self._recovery.acknowledged(process_id)
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def _on_session_began(self, message: SessionBeganEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as all
+        self._leases.begin(message.session)
+        return []
+
+    def _on_session_lost(self, message: SessionLostEvent, now_s: float) -> list[Output]:
+        self._leases.lost(message.session)
+        return self._rounds.start(now_s)  # what was cancelled is answered
+
+    def _on_session_over(self, message: SessionOverEvent, now_s: float) -> list[Output]:
+        self._leases.over(message.session)
+        return self._rounds.start(now_s)
+
+    def _on_cancel(self, message: CancelEvent, now_s: float) -> list[Output]:
+        self._leases.cancel(message)
+        return self._rounds.start(now_s)
+
+    def _on_epoch_acknowledged(self, message: EpochAcknowledgedEvent, now_s: float) -> list[Output]:  # noqa: ARG002
+        self._recovery.acknowledged(message.process_id)
+        return []
 
     # -- inspection ----------------------------------------------------------------------------------------------------
 
@@ -422,4 +373,4 @@ class CoordinatorState:
     @property
     def round_runs(self) -> bool:
         """Whether a round waits for answers of groups."""
-        return self._round is not None
+        return self._rounds.current is not None

@@ -130,7 +130,7 @@ class Takeovers:
     # -- what the ledgers know -----------------------------------------------------------------------------------------
 
     def remember(self, pool: int, group: int, slots: Slots) -> None:
-        """Slots that a group had published in a pool below the device, just before they are unpublished."""
+        """All slots that a group has published in a pool below the device, which are unpublished."""
         ledger = self._parts.pools[pool].ledger
         blocks = Inventory(
             slots,
@@ -139,7 +139,7 @@ class Takeovers:
             ledger.parents_of(slots),
             ledger.priority_of(slots),
         )
-        ledger.unpublish(slots)
+        ledger.forget_group(group)
         self._orphans.setdefault(group, []).append(Orphans(pool, blocks, ledger.generation.take(slots)))
 
     def offer_orphans(self, group: int) -> list[Output]:
@@ -187,8 +187,8 @@ class Takeovers:
         entered = blocks.only(mask)
         ledger = self._parts.pools[takeover.pool].ledger
         if len(entered.slots):
-            ledger.publish(entered.slots, entered.digests, entered.priorities, None, takeover.group)
             ledger.note_parents(entered.slots, entered.parents)
+            ledger.publish(entered.slots, entered.digests, entered.priorities, None, takeover.group)
             ledger.release(entered.slots[::-1], Holder.TRANSFER)
         return self._give_back(takeover.pool, blocks.slots.compress(~mask))
 

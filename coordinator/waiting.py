@@ -1,17 +1,23 @@
-"""Requests that wait for a round, in order of arrival, and messages whose requests are not all answered yet."""
+"""Requests that wait: for a round, in order of arrival, or for room; and messages whose requests are not all answered.
+
+Whoever waits for room holds nothing. It tries again when there is more room than when it was last refused, before those
+that have come later; and once more, for the last time, when its time is up.
+"""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from kvtroupe.coordinator.claims import Ask
+from kvtroupe.coordinator.claims import NO_WAIT, Ask
 from kvtroupe.coordinator.errors import RequestError
 from kvtroupe.coordinator.messages import AdmitReply, NewSequence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kvtroupe.coordinator.messages import AdmitResult, PinId, SequenceId
 
@@ -32,21 +38,30 @@ class WaitingRoom:
         unit_blocks: blocks of one unit, counted in every group.
 
     Attributes:
-        sequence_ids: of the sequences that wait, those in the round that runs included.
-        pin_ids: likewise of pins.
+        sequences: those that wait, the round that runs included, by id.
+        pins: likewise.
     """
 
     def __init__(self, round_blocks_max: int, unit_blocks: int) -> None:
-        self.sequence_ids: set[SequenceId] = set()
-        self.pin_ids: set[PinId] = set()
+        self.sequences: dict[SequenceId, Ask] = {}
+        self.pins: dict[PinId, Ask] = {}
         self._round_blocks_max = round_blocks_max
         self._unit_blocks = unit_blocks
         self._asks: deque[Ask] = deque()
+        self._for_room: list[Ask] = []  # in order of arrival
+        self._arrivals = 0
         self._pending: dict[int, Pending] = {}
 
     def __len__(self) -> int:
         """Requests that wait for a round to come."""
         return len(self._asks)
+
+    @property
+    def waits_for_room(self) -> bool:
+        """Whether anybody waits for room."""
+        return bool(self._for_room)
+
+    # -- who comes -----------------------------------------------------------------------------------------------------
 
     def check_new(self, request_id: int) -> None:
         """Refuse the number of a request that waits.
@@ -65,13 +80,22 @@ class WaitingRoom:
             if isinstance(ask, Ask):
                 waiting += 1
                 results.append(None)
-                self._asks.append(ask)
+                self._arrive(ask)
                 if isinstance(ask.request, NewSequence):
-                    self.sequence_ids.add(ask.request.sequence_id)
+                    self.sequences[ask.request.sequence_id] = ask
             else:
                 results.append(ask)
         self._pending[request_id] = Pending(results, waiting)
         return None if waiting else self._reply(request_id)
+
+    def _arrive(self, ask: Ask) -> None:
+        """Queue up: behind those who wait for room, where it would wait for it as they do."""
+        self._arrivals += 1
+        ask.arrival = self._arrivals
+        if self._for_room and ask.waits_until_s > NO_WAIT:
+            self._for_room.append(ask)
+        else:
+            self._asks.append(ask)
 
     def add(self, ask: Ask) -> None:
         """Let a request wait that nothing else can clash with."""
@@ -79,8 +103,10 @@ class WaitingRoom:
 
     def pin(self, pin_id: PinId, ask: Ask) -> None:
         """Let a pin wait."""
-        self.pin_ids.add(pin_id)
+        self.pins[pin_id] = ask
         self._asks.append(ask)
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
 
     def next_asks(self) -> list[Ask]:
         """The requests of the next round: those that have waited longest, up to its limit, and at least one."""
@@ -95,9 +121,40 @@ class WaitingRoom:
         """These requests of the last round wait again, before all others."""
         self._asks.extendleft(reversed(asks))
 
+    def wait_for_room(self, ask: Ask) -> None:
+        """There is no room for a request of the last round: it waits at its place."""
+        insort(self._for_room, ask, key=attrgetter("arrival"))
+
+    def try_again(self, free_blocks: int) -> None:
+        """Let the first of those who wait for room try again: as many as may find some, and at least one."""
+        count, room = 0, free_blocks
+        while count < len(self._for_room) and (room > 0 or not count):
+            room -= self._for_room[count].units * self._unit_blocks
+            count += 1
+        leaving, self._for_room = self._for_room[:count], self._for_room[count:]
+        self.put_back(leaving)
+
+    def time_passed(self, now_s: float) -> None:
+        """Let those try again, for the last time, whose time is up."""
+        self._leave_room(lambda ask: ask.waits_until_s <= now_s)
+
+    def _leave_room(self, is_leaving: Callable[[Ask], bool]) -> None:
+        leaving = [ask for ask in self._for_room if is_leaving(ask)]
+        if leaving:
+            self._for_room = [ask for ask in self._for_room if not is_leaving(ask)]
+            self.put_back(leaving)
+
+    # -- who goes ------------------------------------------------------------------------------------------------------
+
+    def cancel(self, session: int, request_id: int | None = None) -> None:
+        """What a request of a session waits for, or all that a session does, is not wanted: it is given nothing."""
+        for ask in (*self.sequences.values(), *self.pins.values()):
+            ask.is_cancelled |= ask.session == session and request_id in (None, ask.request_id)
+        self._leave_room(lambda ask: ask.is_cancelled)
+
     def admitted(self, ask: Ask, sequence_id: SequenceId, result: AdmitResult) -> AdmitReply | None:
         """A sequence has its result: the reply to its message, if it was the last one."""
-        self.sequence_ids.remove(sequence_id)
+        del self.sequences[sequence_id]
         pending = self._pending[ask.request_id]
         pending.results[ask.position] = result
         pending.missing -= 1

@@ -90,13 +90,18 @@ class Waits:
         wait = self._waits.get(sequence_id)
         return wait.reads_after if wait is not None else set()
 
+    def awaited(self, sequence_id: SequenceId) -> tuple[int, ...]:
+        """Transfers that a sequence was told to await and that are not done."""
+        wait = self._waits.get(sequence_id)
+        return () if wait is None else tuple(sorted(wait.reads_after | wait.writes_after))
+
     def waiting_for(self, transfer_id: int) -> list[Wait]:
         """Who waits for a transfer."""
         found = [self._waits.get(one) for one in self._of_transfer.get(transfer_id, ())]
         return [one for one in found if one is not None and transfer_id in (one.reads_after | one.writes_after)]
 
-    def done(self, transfer_id: int) -> bool:
-        """A transfer is done: whether anybody waited for it."""
+    def done(self, transfer_id: int) -> list[int]:
+        """A transfer is done: the sessions whose sequences waited for it."""
         waiting = self.waiting_for(transfer_id)
         self._of_transfer.pop(transfer_id, None)
         for wait in waiting:
@@ -107,7 +112,7 @@ class Waits:
             wait.writes_after.discard(transfer_id)
             if not wait.reads_after and not wait.writes_after:
                 del self._waits[wait.sequence.sequence_id]
-        return bool(waiting)
+        return list(dict.fromkeys([wait.sequence.session for wait in waiting]))
 
     def ended(self, sequence_id: SequenceId) -> None:
         """A sequence is no more."""

@@ -27,6 +27,7 @@ from kvtroupe.coordinator.errors import (
     UnknownPin,
     UnknownSequence,
 )
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.extras import Extras, LoRA, MultimodalItem, PromptEmbeddings, TokenExtraIds
 from kvtroupe.coordinator.identity import DigestChain, PrefixDigests, block_digests, digest_chain
 from kvtroupe.coordinator.messages import (
@@ -69,6 +70,7 @@ __all__ = [
     "LoRA",
     "LookupReply",
     "LossError",
+    "Mirror",
     "MoveReply",
     "MultimodalItem",
     "NewSequence",

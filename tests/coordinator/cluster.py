@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from kvtroupe.coordinator.check import check
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.inventories import Inventory
 from kvtroupe.coordinator.messages import (
     AdmitReply,
@@ -34,14 +35,21 @@ from kvtroupe.coordinator.messages import (
     TierReadyEvent,
 )
 from kvtroupe.coordinator.replica import Replica
-from kvtroupe.coordinator.state import CoordinatorState
 from tests.coordinator.support import BLOCK_TOKENS, chain, new
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
     from kvtroupe.coordinator.config import Config
-    from kvtroupe.coordinator.messages import AdmitResult, NewSequence, Output, SequenceId, ToCoordinator, ToTier
+    from kvtroupe.coordinator.messages import (
+        AdmitResult,
+        NewSequence,
+        SequenceId,
+        SessionsOutput,
+        ToCoordinator,
+        ToSessions,
+        ToTier,
+    )
 
 Actor: TypeAlias = tuple[str, int, int]  # "group" or "tier"; number of the group or pool; rank
 
@@ -123,6 +131,7 @@ class Cluster:
         tiers: by pool and rank.
         silent: actors that do not answer; what they are sent waits.
         events: all that clients were sent, in order.
+        mirror: of the block events, where these are on.
     """
 
     def __init__(self, config: Config) -> None:
@@ -131,7 +140,8 @@ class Cluster:
         ranks = range(config.ranks)
         self.tiers = {(pool, rank): TierRows(pool, rank) for pool in range(len(config.pools)) for rank in ranks}
         self.silent: set[Actor] = set()
-        self.events: list[Output] = []
+        self.events: list[SessionsOutput] = []
+        self.mirror = Mirror(config.digest_bytes)
         self.now_s = 0.0
         self._inboxes: dict[Actor, deque[GroupOutput | TierOutput]] = {}
         self._tier_epochs: Counter[tuple[int, int]] = Counter()
@@ -139,7 +149,7 @@ class Cluster:
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def send(self, message: ToCoordinator) -> list[Output]:
+    def send(self, message: ToSessions) -> list[SessionsOutput]:
         """Step, and deliver what comes of it to all who are not silent: what clients are sent."""
         before = len(self.events)
         self._take(self.replica.step(message, self.now_s))
@@ -171,7 +181,7 @@ class Cluster:
         """How many messages wait for an actor."""
         return len(self._inboxes.get(actor, ()))
 
-    def _take(self, outputs: list[Output]) -> None:
+    def _take(self, outputs: list[SessionsOutput]) -> None:
         for output in outputs:
             if isinstance(output, GroupOutput):
                 self._inboxes.setdefault(("group", output.group, 0), deque()).append(output)
@@ -215,25 +225,25 @@ class Cluster:
 
     # -- losses --------------------------------------------------------------------------------------------------------
 
-    def lose_group(self, group: int) -> list[Output]:
+    def lose_group(self, group: int) -> list[SessionsOutput]:
         """A group dies with all that it was sent and has not read."""
         self._inboxes.pop(("group", group, 0), None)
         slots = self.replica.groups[group].index.slots_of_levels
         self.replica.groups[group] = type(self.replica.groups[group])(group, slots, self.config.digest_bytes)
         return self.send(GroupLostEvent(group))
 
-    def group_ready(self, group: int) -> list[Output]:
+    def group_ready(self, group: int) -> list[SessionsOutput]:
         """Another one is there."""
         return self.send(GroupReadyEvent(group))
 
-    def lose_tier(self, pool: int, rank: int, *, keeps_rows: bool) -> list[Output]:
+    def lose_tier(self, pool: int, rank: int, *, keeps_rows: bool) -> list[SessionsOutput]:
         """A tier actor dies with all that it was asked and has not done."""
         self._inboxes.pop(("tier", pool, rank), None)
         if not keeps_rows:
             self.tiers[pool, rank] = TierRows(pool, rank)
         return self.send(TierLostEvent(pool, rank))
 
-    def tier_ready(self, pool: int, rank: int) -> list[Output]:
+    def tier_ready(self, pool: int, rank: int) -> list[SessionsOutput]:
         """Another one is there."""
         self._tier_epochs[pool, rank] += 1
         return self.send(TierReadyEvent(pool, rank, self._tier_epochs[pool, rank]))
@@ -244,11 +254,11 @@ class Cluster:
         tiers = self.tiers
         groups = self.replica.groups
         self.replica = Replica(self.config)
-        self.replica.state = CoordinatorState(self.config, epoch)
+        self.replica.restart(epoch)
         self.replica.groups = groups
         self.tiers = tiers
 
     def check(self) -> None:
         """Every invariant, if nothing is under way to a group."""
         if not any(self.waiting(("group", group, 0)) for group in range(len(self.replica.groups))):
-            check(self.replica)
+            check(self.replica, self.mirror)

@@ -47,6 +47,7 @@ def configs(draw: st.DrawFn) -> Config:
         digest_bytes=DIGEST_BYTES,
         groups=tuple(groups),
         pools=tuple(pools),
+        events=draw(st.booleans()),
         limits=limits,
     )
 

@@ -10,7 +10,9 @@ from tests.coordinator.cluster import Cluster
 from tests.coordinator.support import DIGEST_BYTES, chain, new, split
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.messages import Output
+    from collections.abc import Iterable
+
+    from kvtroupe.coordinator.messages import SessionsOutput
 
 FULL = GroupConfig(name="full")
 SLIDING = GroupConfig(name="sliding", kind="sliding", window_tokens=9)
@@ -34,6 +36,7 @@ def make(*groups: GroupConfig, blocks: tuple[int, ...] = (21,), ranks: int = 1, 
             groups=groups or (FULL,),
             pools=tuple(pools),
             ranks=ranks,
+            events=True,
         )
     )
 
@@ -48,7 +51,7 @@ def digests(*chains: str) -> set[bytes]:
     return {one for words in chains for one in split(chain(words))}
 
 
-def failed(outputs: list[Output]) -> dict[object, bool]:
+def failed(outputs: Iterable[SessionsOutput]) -> dict[object, bool]:
     """Sequences that have failed, each with whether it has to be released."""
     return {one.sequence_id: one.must_be_released for one in outputs if isinstance(one, SequenceFailedEvent)}
 

@@ -254,8 +254,8 @@ def snapshot(replica: Replica) -> dict[str, object]:
         "pools": [_snapshot_of_pool(replica, pool) for pool in replica.state.pools],
         "published": {group.name: replica.published(group.name) for group in replica.config.groups},
         "sequences": [_snapshot_of_sequence(replica, sequence_id) for sequence_id in replica.sequences()],
-        "pins": {pin_id: [held.tolist() for held in pools] for pin_id, pools in replica.state.records.pins.items()},
-        "done step": replica.state.records.returns.done_step,
+        "pins": {pin_id: [held.tolist() for held in pin.slots] for pin_id, pin in replica.state.records.pins.items()},
+        "done step": replica.state.records.returns.done_step(),
         "counters": asdict(replica.counters()),
     }
 

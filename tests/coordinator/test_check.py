@@ -10,7 +10,9 @@ import pytest
 from kvtroupe.coordinator.check import check, quiescent
 from kvtroupe.coordinator.errors import InvariantError
 from kvtroupe.coordinator.ledger import Holder, Ledger
+from kvtroupe.coordinator.messages import LOCAL_SESSION
 from kvtroupe.coordinator.prefix_index import PrefixIndex, Run
+from kvtroupe.coordinator.records import Pin
 from kvtroupe.coordinator.replica import Replica
 from tests.coordinator.support import admit, cache, chain, free_order, make_replica, new, only_pool, slots
 
@@ -84,7 +86,7 @@ def hold_a_slot_twice(replica: Replica) -> None:
 
 def hold_the_null_block(replica: Replica) -> None:
     """As a pin."""
-    replica.state.records.pins["null"] = (slots(0),)
+    replica.state.records.pins["null"] = Pin(LOCAL_SESSION, 0, (slots(0),))
     ledger(replica).uses[0] += 1
     ledger(replica).uses_by_holder[Holder.PIN] += 1
 

@@ -16,6 +16,7 @@ from kvtroupe.coordinator.messages import (
     Output,
 )
 from kvtroupe.coordinator.prefix_index import NOTHING_KNOWN
+from tests.coordinator.clients import attached, cluster_of
 from tests.coordinator.support import evidence, make_desk, new, replies, slots
 
 
@@ -93,3 +94,18 @@ def test_a_group_that_is_lost_costs_an_estimate_its_hits() -> None:
     [reply] = replies(there.send(GroupLostEvent(0)))
 
     assert [(one.hit_tokens, one.slots_now) for one in estimates(reply)] == [(0, (3,))]
+
+
+def test_a_client_of_a_session_asks_about_its_own_sequences_and_new_ones() -> None:
+    """Of 8 slots its own sequence has three; it has 9 tokens in room for 12, and takes one more at 13."""
+    client = attached(cluster_of(), "p", 1)
+    client.admit(new("a", "ab"))
+
+    reply = client.result(EstimateRequest(0, ("a",), (new("b", "abcd"), new("c", "x")), (4, 0, 0)))
+
+    found = estimates(reply)
+    assert [(one.slots_now, one.slots_to_end, one.fits_now) for one in found] == [
+        ((0,), (1,), True),
+        ((5,), (5,), True),
+        ((2,), (2,), False),
+    ]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kvtroupe.coordinator.check import check, quiescent
+from kvtroupe.coordinator.check_events import check_events
 from kvtroupe.coordinator.config import Config, GroupConfig, PoolConfig
 from kvtroupe.coordinator.errors import OutOfBlocks, PinExists, SequenceExists, UnknownPin, UnknownSequence
-from kvtroupe.coordinator.messages import Admitted, NewSequence
+from kvtroupe.coordinator.event_mirror import Changes, Mirror
+from kvtroupe.coordinator.messages import Admitted, MoveRequest, NewSequence
 from kvtroupe.coordinator.replica import Replica
+from tests.coordinator.losing import make
 from tests.coordinator.support import (
     DIGEST_BYTES,
     admit,
@@ -16,6 +19,7 @@ from tests.coordinator.support import (
     chain,
     free_order,
     last_digest,
+    make_config,
     make_replica,
     new,
     snapshot,
@@ -251,6 +255,54 @@ def test_requests_that_step_aside_for_an_earlier_one_keep_their_order() -> None:
     assert isinstance(c, Admitted)
     assert c.tables[0].tolist() == [2]
     assert replica.counters().deferred == 2
+
+
+# -- one block in several places ---------------------------------------------------------------------------------------
+
+
+def test_a_block_is_not_said_to_be_gone_while_a_copy_of_it_remains() -> None:
+    """Five blocks on the device and on the host: all are predicted until the host has lost them, too."""
+    cluster = make(blocks=(6, 6), offload="never")
+    reader = Mirror(DIGEST_BYTES)
+
+    def news() -> Changes:
+        return reader.fold(cluster.replica.events_since(reader.position))
+
+    cluster.cache("abcde")
+    cluster.send(MoveRequest(1, chain("abcde"), 1))
+    blocks = [(0, digest) for digest in split(chain("abcde"))]
+    assert sorted(news().appeared) == sorted(blocks)
+
+    cluster.cache("vwxyz")  # evicts all of them from the device
+    assert news().vanished == ()
+    assert reader.prefix_blocks(0, chain("abcde")) == 5
+    assert reader.prefix_blocks(0, chain("abcde"), "device") == 0
+
+    cluster.send(MoveRequest(2, chain("vwxy"), 1))  # and all but the first from the host
+    assert sorted(news().vanished) == sorted(blocks[1:])
+    assert reader.prefix_blocks(0, chain("abcde")) == 1
+    cluster.check()
+
+
+def test_a_digest_that_is_published_twice_is_there_until_both_blocks_are_gone() -> None:
+    """A client has made one up that follows two blocks; each of the two slots is evicted on its own."""
+    replica = Replica(make_config("full", blocks=5).model_copy(update={"events": True}))
+    first, second, both = chain("x"), chain("y"), chain("z")
+    for name, before in (("one", first), ("other", second)):
+        admit(replica, NewSequence(name, 8, before + both))
+        replica.commit(name, 8)
+        replica.release(name)
+    reader = Mirror(DIGEST_BYTES)
+    check_events(replica, reader)
+    assert reader.places(0, both) == {"device": 2}
+
+    vanished = []
+    for name in ("takes one", "takes two", "takes three"):  # end and beginning of the first chain, end of the second
+        admit(replica, NewSequence(name, 4))
+        vanished.append(reader.fold(replica.events_since(reader.position)).vanished)
+        check_events(replica, reader)
+
+    assert vanished == [(), ((0, first),), ((0, both),)]
 
 
 # -- requests that come twice ------------------------------------------------------------------------------------------

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from kvtroupe.coordinator.errors import RequestError
-from kvtroupe.coordinator.inventories import Inventory, agreed, chains_of, check_inventory, nothing_held
+from kvtroupe.coordinator.inventories import (
+    Inventory,
+    agreed,
+    chains_of,
+    check_inventory,
+    nothing_held,
+    sorted_by_chain,
+)
 from tests.coordinator.support import DIGEST_BYTES, as_digests, chain, listed, slots, split
 
 NONE = bytes(DIGEST_BYTES)
@@ -143,6 +151,42 @@ def test_chains_are_the_paths_of_the_tree(seed: int) -> None:
         found += found_here
     assert sorted(found) == sorted(reachable)
     assert {in_order[slot - 1] for slot in listed(unreachable)} == there - reachable
+
+
+# -- order of chains ---------------------------------------------------------------------------------------------------
+
+
+def test_blocks_follow_one_another_also_where_their_first_is_missing() -> None:
+    """c, d and e, without a and b, and x."""
+    blocks = make((1, 0, "abcde"), (2, 0, "x"), (3, 0, "abc"), (4, 0, "abcd"))
+
+    order = listed(sorted_by_chain(blocks.digests, blocks.parents))
+
+    assert "".join("excd"[position] for position in order) in ("cdex", "xcde")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_the_blocks_that_follow_one_the_next_in_order_is_one(seed: int) -> None:
+    """In any forest with holes, every block with a follower is followed by one; and every block is there once."""
+    chance = random.Random(seed)  # noqa: S311 - chooses test cases
+    chains = {"".join(chance.choice("ab") for _ in range(chance.randint(1, 6))) for _ in range(12)}
+    words = sorted({one[: end + 1] for one in chains for end in range(len(one))})
+    words = chance.sample(words, max(1, 2 * len(words) // 3))
+    blocks = make(*[(slot, 0, one) for slot, one in enumerate(words, 1)])
+
+    order = [words[position] for position in listed(sorted_by_chain(blocks.digests, blocks.parents))]
+
+    assert sorted(order) == sorted(words)
+    followed = {before for before, after in pairwise(order) if after[:-1] == before}
+    assert followed == {one[:-1] for one in words} & set(words)
+
+
+def test_a_ring_of_blocks_has_some_order() -> None:
+    """Nobody can be first; each is there once."""
+    ring = split(chain("abc"))
+    digests, parents = as_digests(b"".join(ring)), as_digests(b"".join([ring[-1], *ring[:-1]]))
+
+    assert sorted(listed(sorted_by_chain(digests, parents))) == [0, 1, 2]
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

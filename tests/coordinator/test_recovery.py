@@ -8,6 +8,7 @@ from kvtroupe.coordinator.check import quiescent
 from kvtroupe.coordinator.errors import RequestError
 from kvtroupe.coordinator.messages import (
     CopyRequest,
+    EpochAcknowledgedEvent,
     GroupOutput,
     RecoverEvent,
     TierOutput,
@@ -28,9 +29,9 @@ def test_a_new_coordinator_takes_over_what_is_below_the_device() -> None:
 
     assert below(cluster, 1) >= digests("abcd")
     assert cluster.replica.pool("device").ledger.free == 0
-    cluster.replica.state.acknowledged("p")
+    cluster.send(EpochAcknowledgedEvent("p"))
     assert cluster.replica.pool("device").ledger.free == 0
-    cluster.replica.state.acknowledged("q")
+    cluster.send(EpochAcknowledgedEvent("q"))
     assert cluster.hit("abcd") == 16
     cluster.check()
     assert quiescent(cluster.replica)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kvtroupe.coordinator import free_order, prefix_index, tables
 from kvtroupe.coordinator.check import check, quiescent
 from kvtroupe.coordinator.errors import KVTroupeError, OutOfBlocks
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.messages import (
     Admitted,
     CommitReply,
@@ -151,6 +152,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.config = config
         self.fast = Replica(config)
         self.slow = ReferenceReplica(config)
+        self.mirror = Mirror(config.digest_bytes)
 
     def both(self, call: Callable[[Either], object]) -> None:
         """Make the same call to both: the outcome is the same."""
@@ -339,7 +341,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         seen, expected = seen_of(self.fast), expected_of(self.slow)
         for what in expected:
             assert seen[what] == expected[what]
-        check(self.fast)
+        check(self.fast, self.mirror)
 
     def teardown(self) -> None:
         """Put the usual sizes back."""

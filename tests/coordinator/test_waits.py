@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
 
 class Named:
-    """A sequence of which only the id is asked."""
+    """A sequence of which only the id and the session are asked."""
 
     def __init__(self, sequence_id: str) -> None:
         self.sequence_id = sequence_id
+        self.session = 5
 
 
 def named(sequence_id: str) -> Sequence:
@@ -30,7 +31,7 @@ def test_slots_wait_from_the_first_read_that_is_missing_to_the_last() -> None:
 
     counts = [waits.slots_waiting(0)]
     for transfer_id in (1, 2, 3):
-        assert waits.done(transfer_id)
+        assert waits.done(transfer_id) == [5]
         counts.append(waits.slots_waiting(0))
 
     assert counts == [3, 3, 0, 0]

@@ -1,4 +1,4 @@
-"""The engine and client of a simulation: it asks for sequences, computes them in steps that run ahead, and gives back.
+"""The engine of a client of a simulation: it asks for sequences, computes them in steps that run ahead, and gives back.
 
 A step is begun at one moment and done on each rank at some other; what it reads and writes it does then. The client
 begins no step before what it was told to await is over, and names as fence the last step that it has begun.
@@ -35,11 +35,11 @@ from tests.coordinator.support import BLOCK_TOKENS, DIGEST_BYTES, chain
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from kvtroupe.coordinator.attention import AttentionRule
     from kvtroupe.coordinator.config import Config
-    from kvtroupe.coordinator.messages import Output, SequenceId, ToCoordinator
+    from kvtroupe.coordinator.messages import ClientMessage, HeldSequence, Notice, SequenceId, ToClient
     from tests.simulation.memory import Content, Memory
 
 AHEAD_MAX = 2
@@ -110,9 +110,12 @@ class Engine:
         memory: that it computes in.
         rules: of the groups.
         is_running: whether the coordinator has a sequence for running; what it has failed may read anything.
-        inbox: what the client was sent.
-        outbox: what it has sent.
+        outbox: what it asks of the coordinator, and its client has not sent yet.
+        ids: of sequences and requests, none of which any other engine uses.
         running: sequences that were admitted, by id.
+        asked: by sequence, its words, tokens of the prompt, and digests sent; by request, the sequence to grow.
+        requests: by request, the sequences of admissions under way.
+        cancelled: sequences to be given back as soon as they are admitted.
         steps: begun, not done on every rank.
     """
 
@@ -120,16 +123,15 @@ class Engine:
     memory: Memory
     rules: list[AttentionRule]
     is_running: Callable[[int], bool]
-    inbox: deque[Output] = field(default_factory=deque)
-    outbox: deque[ToCoordinator] = field(default_factory=deque)
+    ids: Iterator[int]
+    outbox: deque[ClientMessage] = field(default_factory=deque)
     running: dict[int, Running] = field(default_factory=dict)
-    asked: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # words, prompt tokens, digests sent
-    requests: dict[int, list[SequenceId]] = field(default_factory=dict)  # sequences of admissions under way
+    asked: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+    requests: dict[int, list[SequenceId]] = field(default_factory=dict)
     cancelled: set[int] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
     pins: list[int] = field(default_factory=list)
     done_transfers: set[int] = field(default_factory=set)
-    last_id: int = 0
     last_step: int = -1
     told_step: int = -1
 
@@ -144,18 +146,19 @@ class Engine:
         """Ask for a sequence or two."""
         wanted = []
         for _ in range(chance.choice([1, 1, 2])):
-            self.last_id += 1
+            number = next(self.ids)
             words = self._words(chance)
             blocks = chance.randint(0, 5)
             tokens = max(1, blocks * BLOCK_TOKENS + chance.randint(0, BLOCK_TOKENS - 1))
             digests = min(tokens // BLOCK_TOKENS, chance.choice([blocks, blocks, max(0, blocks - 1)]))
             retention = Retention(chance.choice([10, 35, 80]), chance.choice([None, None, 2.0]))
-            self.asked[self.last_id] = words, tokens, digests
+            self.asked[number] = words, tokens, digests
             spare_blocks = chance.randint(0, 2)
-            wanted.append(NewSequence(self.last_id, tokens, chain(words[:digests]), spare_blocks, retention))
-        self.last_id += 1
-        self.requests[self.last_id] = [one.sequence_id for one in wanted]
-        self.outbox.append(AdmitRequest(self.last_id, tuple(wanted)))
+            wanted.append(NewSequence(number, tokens, chain(words[:digests]), spare_blocks, retention))
+        request_id = next(self.ids)
+        self.requests[request_id] = [one.sequence_id for one in wanted]
+        wait_s = chance.choice([0.0, 3.0]) if len(wanted) == 1 else 0.0
+        self.outbox.append(AdmitRequest(request_id, tuple(wanted), wait_s))
 
     def _words(self, chance: random.Random) -> str:
         """Often those of another sequence, up to some block."""
@@ -166,23 +169,22 @@ class Engine:
 
     def ask_about(self, chance: random.Random) -> None:
         """A lookup, a move, a pin, or the end of one."""
-        self.last_id += 1
+        request_id = next(self.ids)
         words = self._words(chance)[: chance.randint(1, 4)]
         what = chance.random()
         if what < 0.4:
             level = chance.randrange(len(self.config.stack_of(0)))
-            self.outbox.append(MoveRequest(self.last_id, chain(words), level))
+            self.outbox.append(MoveRequest(request_id, chain(words), level))
         elif what < 0.5:
-            self.outbox.append(LookupRequest(self.last_id, chain(words)))
+            self.outbox.append(LookupRequest(request_id, chain(words)))
         elif self.pins and what < 0.8:
             self.outbox.append(UnpinEvent(self.pins.pop()))
         elif len(self.pins) < 2:
-            self.outbox.append(PinRequest(self.last_id, self.last_id, chain(words)))
+            self.outbox.append(PinRequest(request_id, request_id, chain(words)))
 
     def reset(self) -> None:
         """Have all cached content thrown away."""
-        self.last_id += 1
-        self.outbox.append(ResetRequest(self.last_id))
+        self.outbox.append(ResetRequest(next(self.ids)))
 
     def grow(self, chance: random.Random) -> None:
         """Ask for more room for a sequence."""
@@ -190,9 +192,9 @@ class Engine:
         if able:
             one = chance.choice(able)
             one.is_growing = True
-            self.last_id += 1
-            self.asked[self.last_id] = "", one.number, 0
-            self.outbox.append(GrowRequest(self.last_id, (one.number,), 1))
+            request_id = next(self.ids)
+            self.asked[request_id] = "", one.number, 0
+            self.outbox.append(GrowRequest(request_id, (one.number,), 1))
 
     def _may_grow(self, one: Running) -> bool:
         return one.capacity_tokens < WORDS_MAX * BLOCK_TOKENS
@@ -286,19 +288,17 @@ class Engine:
         one = step.sequence
         one.done_tokens = step.end_token
         if one.number in self.running:
-            self.last_id += 1
             blocks = one.done_tokens // BLOCK_TOKENS
             digests = chain(one.words[:blocks])[one.digests_told * DIGEST_BYTES :]
             one.digests_told = max(one.digests_told, blocks)
-            self.outbox.append(CommitRequest(self.last_id, one.number, one.done_tokens, digests, self.last_step))
+            self.outbox.append(CommitRequest(next(self.ids), one.number, one.done_tokens, digests, self.last_step))
         self.told_step = step.number
         self.outbox.append(StepsDoneEvent(step.number))
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    def hear(self) -> None:
+    def hear(self, message: ToClient | Notice) -> None:
         """Read a message."""
-        message = self.inbox.popleft()
         if isinstance(message, AdmitReply):
             for number, result in zip(self.requests.pop(message.request_id), message.results, strict=True):
                 assert isinstance(number, int)
@@ -317,8 +317,35 @@ class Engine:
             if one is not None and message.must_be_released:
                 self.release(one)
             elif one is not None:
-                assert one.last_step is None, "what was computed has to be released by its client"
-                del self.running[one.number]
+                self._undone(one)
+
+    def refused(self, message: object) -> None:
+        """A request named a sequence that does not run any more."""
+        if isinstance(message, GrowRequest):
+            del self.asked[message.request_id]
+
+    def forget(self, request_id: int) -> None:
+        """The answer to a request is not wanted."""
+        for number in self.requests.pop(request_id, ()):
+            assert isinstance(number, int)
+            del self.asked[number]
+
+    def held(self, held: Iterable[HeldSequence]) -> None:
+        """What the coordinator has for its sequences, after some of what it has said may have been lost."""
+        by_number = {one.sequence_id: one for one in held}
+        for one in list(self.running.values()):
+            told = by_number.get(one.number)
+            if told is None:
+                self._undone(one)
+            elif told.error is not None:
+                self.release(one)
+            else:
+                one.reads_after &= {*told.awaited}
+                one.writes_after &= {*told.awaited}
+
+    def _undone(self, one: Running) -> None:
+        assert one.last_step is None, "what was computed has to be released by its client"
+        del self.running[one.number]
 
     def _admitted(self, number: int, result: Admitted, asked: tuple[str, int, int]) -> None:
         words, tokens, digests = asked

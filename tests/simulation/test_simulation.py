@@ -44,7 +44,14 @@ def make_config(chance: random.Random) -> Config:
         groups=tuple(groups),
         pools=tuple(pools),
         ranks=chance.choice([1, 2]),
-        limits=Limits(match_deadline_s=1.0, transfer_deadline_s=5.0, tier_retry_s=0.5),
+        events=True,
+        limits=Limits(
+            match_deadline_s=1.0,
+            transfer_deadline_s=5.0,
+            tier_retry_s=0.5,
+            grace_s=4.0,
+            event_blocks_kept_max=chance.choice([10, 100, 262_144]),
+        ),
     )
 
 
@@ -52,7 +59,7 @@ def run(seed: int) -> None:
     """Half of the worlds have no faults but slow answers and failed copies, so that the others do not hide anything."""
     chance = random.Random(seed)  # noqa: S311 - chooses test cases
     config = make_config(chance)
-    faults = Faults() if seed % 2 else Faults(losses=False, restarts=False, resets=False)
+    faults = Faults() if seed % 2 else Faults(losses=False, restarts=False, resets=False, clients=False)
     decisions = [chance.randrange(2**32) for _ in range(STEPS)]
     try:
         World(config, faults).run(decisions)

@@ -7,8 +7,10 @@ shorter list is a shorter run.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +18,17 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvtroupe.coordinator.check import check, quiescent
-from kvtroupe.coordinator.errors import UnknownSequence
+from kvtroupe.coordinator.check_events import check_events
+from kvtroupe.coordinator.errors import SessionLost, UnknownSession
+from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.messages import (
+    AttachRequest,
+    ClientOutput,
+    ConnectionLostEvent,
     GroupLostEvent,
     GroupOutput,
     GroupReadyEvent,
+    ProcessGoneEvent,
     RecoverEvent,
     TierLostEvent,
     TierOutput,
@@ -32,19 +40,19 @@ from kvtroupe.coordinator.replica import Replica
 from kvtroupe.coordinator.state import CoordinatorState
 from tests.coordinator.cluster import TierRows
 from tests.simulation.actors import GroupActor, TierActor
+from tests.simulation.client import Client
 from tests.simulation.engine import Engine
 from tests.simulation.memory import Memory
 
 if TYPE_CHECKING:
-    from collections import deque
-
     from kvtroupe.coordinator.config import Config
-    from kvtroupe.coordinator.messages import ToCoordinator
+    from kvtroupe.coordinator.messages import ToSessions
 
 Action: TypeAlias = Callable[[random.Random], object]
 
-PROCESS = "engine"
+CLIENTS = 2
 SAID_SHARE = 0.5  # of the losses are said before the new actor is there
+ROUNDS_TO_END = 1000
 ASKS_AT_ONCE = 4  # with many more, hardly any would be admitted
 
 
@@ -57,12 +65,14 @@ class Faults:
         losses: whether groups and tiers die.
         restarts: whether the coordinator does.
         resets: whether content is thrown away.
+        clients: whether clients lose their connections, and die.
     """
 
     copies: float = 0.02
     losses: bool = True
     restarts: bool = True
     resets: bool = True
+    clients: bool = True
 
 
 class World:
@@ -80,14 +90,24 @@ class World:
         self.epoch = 0
         self.memory = Memory(config)
         self.replica = Replica(config)
+        self._near, self._far = Mirror(config.digest_bytes), Mirror(config.digest_bytes)  # one reads events seldom
         self.groups = [GroupActor(group) for group in self.replica.groups]
         self.tiers = {
             (pool, rank): TierActor(TierRows(pool, rank), self.memory)
             for pool in range(len(config.pools))
             for rank in range(config.ranks)
         }
-        self.engine = Engine(config, self.memory, config.rules(), self._is_running)
-        self._old_engines: dict[str, Engine] = {}  # by process, those of coordinators that are gone
+        self._ids = itertools.count(1)
+        self._connections = itertools.count(1)
+        self._tokens = itertools.count(1)
+        self._supervised: deque[ToSessions] = deque()  # losses that the coordinator is about to be told
+        self.clients = [self._new_client() for _ in range(CLIENTS)]
+
+    def _new_client(self) -> Client:
+        return Client(f"process {next(self._ids)}", self._new_engine)
+
+    def _new_engine(self) -> Engine:
+        return Engine(self.config, self.memory, self.config.rules(), self._is_running, self._ids)
 
     @property
     def state(self) -> CoordinatorState:
@@ -100,6 +120,8 @@ class World:
         """Let happen what the numbers say, then let everything end, and see that nothing is left."""
         for decision in decisions:
             self._choose(decision)(random.Random(decision))  # noqa: S311 - chooses test cases
+            for client in self.clients:
+                client.pump()
         self.end()
 
     def _choose(self, decision: int) -> Action:
@@ -119,124 +141,148 @@ class World:
 
     def _actions(self) -> list[tuple[str, float, Action]]:
         """What can happen now: name, how likely it is, and what it is."""
-        engine = self.engine
         actions: list[tuple[str, float, Action]] = [
-            ("ask", 2 if len(engine.running) + len(engine.requests) < ASKS_AT_ONCE else 0.2, engine.ask),
-            ("ask about", 0.7, engine.ask_about),
-            ("grow", 1, engine.grow),
-            ("end", 1.2, engine.end),
-            ("begin step", 4, engine.begin_step),
             ("pass time", 0.3, self._pass_time),
+            ("read events", 0.3, sure(partial(self._mirror, self._far))),
         ]
-        actions += [(f"step on {rank}", 4, sure(partial(engine.work, rank))) for rank in engine.ranks_with_work()]
-        actions += [
-            (f"old step of {process} on {rank}", 1, sure(partial(old.work, rank)))
-            for process, old in self._old_engines.items()
-            for rank in old.ranks_with_work()
-        ]
-        if engine.inbox:
-            actions.append(("hear", 6, sure(engine.hear)))
+        for number, client in enumerate(self.clients):
+            actions += [(f"{what} of {number}", weight, action) for what, weight, action in self._of_client(client)]
         actions += [(f"group {one.group.number}", 4, sure(one.work)) for one in self.groups if one.inbox]
         actions += [
             (f"tier {pool} {rank}", 2, partial(tier.work, failure_rate=self.faults.copies))
             for (pool, rank), tier in self.tiers.items()
             if tier.inbox
         ]
-        actions += [
-            (f"deliver {number}", 4, sure(partial(self._deliver, outbox)))
-            for number, outbox in enumerate(self._outboxes())
-            if outbox
-        ]
+        for number, actor in enumerate(self._actors()):
+            if actor.outbox:
+                actions.append((f"deliver {number}", 4, sure(partial(self._deliver, actor))))
+        if self._supervised:
+            actions.append(("tell losses", 1, sure(self._tell_loss)))
         return actions + self._faults()
 
-    def _outboxes(self) -> list[deque[ToCoordinator]]:
-        """Everything that is on its way to the coordinator."""
-        return [
-            self.engine.outbox,
-            *[group.outbox for group in self.groups],
-            *[tier.outbox for tier in self.tiers.values()],
+    def _of_client(self, client: Client) -> list[tuple[str, float, Action]]:
+        """What can happen to a client and its engines."""
+        engine = client.engine
+        may_ask = sum([len(one.engine.running) + len(one.engine.requests) for one in self.clients]) < ASKS_AT_ONCE
+        actions: list[tuple[str, float, Action]] = [
+            ("ask", 1 if may_ask else 0.1, engine.ask),
+            ("ask about", 0.35, engine.ask_about),
+            ("grow", 0.5, engine.grow),
+            ("end", 0.6, engine.end),
+            ("cancel", 0.2, client.cancel),
+            ("repeat", 0.1, client.repeat),
+            ("begin step", 2, engine.begin_step),
         ]
+        if client.connection is None:
+            actions.append(("connect", 0.4, sure(partial(self._connect, client))))
+        if client.inbox:
+            actions.append(("hear", 6, sure(client.hear)))
+        actions += [(f"step on {rank}", 4, sure(partial(engine.work, rank))) for rank in engine.ranks_with_work()]
+        actions += [
+            (f"old step {number} on {rank}", 1, sure(partial(leftover.engine.work, rank)))
+            for number, leftover in enumerate(client.leftovers)
+            for rank in leftover.engine.ranks_with_work()
+        ]
+        actions += [
+            ("acknowledge", 0.3, sure(partial(self._acknowledge, client))) for _ in client.acknowledgements()[:1]
+        ]
+        return actions
+
+    def _actors(self) -> list[Client | GroupActor | TierActor]:
+        """Everybody with a channel to the coordinator."""
+        return [*self.clients, *self.groups, *self.tiers.values()]
 
     def _faults(self) -> list[tuple[str, float, Action]]:
         faults: list[tuple[str, float, Action]] = []
         if self.faults.resets:
-            faults.append(("reset", 0.03, sure(self.engine.reset)))
+            faults.append(("reset", 0.03, sure(self.clients[0].engine.reset)))
         if self.faults.losses:
             faults += [("lose group", 0.1, self._lose_group), ("lose tier", 0.1, self._lose_tier)]
         if self.faults.restarts:
-            faults.append(("restart", 0.03, self._restart))
-            faults += [
-                (f"acknowledge {process}", 0.3, sure(partial(self._acknowledge, process)))
-                for process, old in self._old_engines.items()
-                if not old.steps
-            ]
+            faults.append(("restart", 0.03, sure(self._restart)))
+        if self.faults.clients:
+            faults += [("disconnect", 0.15, self._disconnect), ("kill", 0.05, self._kill)]
         return faults
 
     def end(self) -> None:
         """Let everything that is under way end, give all back, and see that every slot is free."""
-        while self._old_engines or self.engine.running or self.engine.pins or self._is_busy():
-            self._end_engines()
+        for _ in range(ROUNDS_TO_END):
+            if not self._is_busy():
+                break
+            self._end_clients()
             self._deliver_all()
-        check(self.replica)
+        else:
+            raise AssertionError("something is never done")
+        self._look()
         if not quiescent(self.replica):
             held = {pool.name: self.replica.holders(pool.name) for pool in self.config.pools}
             raise AssertionError(f"something was not given back: {held}")
 
-    def _end_engines(self) -> None:
+    def _end_clients(self) -> None:
         """Every step is done, and everything that a client holds is given back."""
-        for process, old in list(self._old_engines.items()):
-            for rank in range(self.config.ranks):
-                while rank in old.ranks_with_work():
-                    old.work(rank)
-            self._acknowledge(process)
-        for rank in self.engine.ranks_with_work():
-            self.engine.work(rank)
-        for one in list(self.engine.running.values()):
-            self.engine.release(one)
-        while self.engine.pins:
-            self.engine.outbox.append(UnpinEvent(self.engine.pins.pop()))
+        for client in self.clients:
+            if client.connection is None:
+                self._connect(client)
+            for engine in client.engines():
+                for rank in range(self.config.ranks):
+                    while rank in engine.ranks_with_work():
+                        engine.work(rank)
+            while client.acknowledgements():
+                self._acknowledge(client)
+            engine = client.engine
+            for one in list(engine.running.values()):
+                engine.release(one)
+            while engine.pins:
+                engine.outbox.append(UnpinEvent(engine.pins.pop()))
+            client.pump()
 
     def _deliver_all(self) -> None:
         """Every actor does all that it was asked, and is heard; no copy fails any more."""
         calm = random.Random(0)  # noqa: S311 - chooses test cases
+        while self._supervised:
+            self._tell_loss()
         for tier in self.tiers.values():
             while tier.inbox:
                 tier.work(calm, 0.0)
         for group in self.groups:
             while group.inbox:
                 group.work()
-        for outbox in self._outboxes():
-            while outbox:
-                self._deliver(outbox)
-        while self.engine.inbox:
-            self.engine.hear()
+        for actor in self._actors():
+            while actor.outbox:
+                self._deliver(actor)
+        for client in self.clients:
+            while client.inbox:
+                client.hear()
+            client.pump()
 
     def _is_busy(self) -> bool:
-        inboxes = [
-            self.engine.inbox,
-            *[group.inbox for group in self.groups],
-            *[tier.inbox for tier in self.tiers.values()],
-        ]
-        return bool(self.engine.steps) or any(inboxes) or any(self._outboxes())
+        actors = self._actors()
+        return (
+            any(actor.inbox or actor.outbox for actor in actors)
+            or any(client.is_busy() for client in self.clients)
+            or bool(self._supervised)
+        )
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
-    def _deliver(self, channel: deque[ToCoordinator]) -> None:
-        """The next message of a channel reaches the coordinator."""
-        self.send(channel.popleft())
+    def _deliver(self, actor: Client | GroupActor | TierActor) -> None:
+        """The next message of an actor reaches the coordinator."""
+        message = actor.outbox.popleft()
+        try:
+            self.send(message)
+        except (SessionLost, UnknownSession) as error:
+            assert isinstance(actor, Client)
+            assert isinstance(message, AttachRequest), "who is attached has a session"
+            actor.inbox.append(error)
 
-    def send(self, message: ToCoordinator) -> None:
+    def send(self, message: ToSessions) -> None:
         """Step, and put what comes of it into channels; then look at everything."""
         if isinstance(message, GroupReadyEvent):
             self.groups[message.group].is_there = True
         elif isinstance(message, TierReadyEvent):
             self.tiers[message.pool, message.rank].is_there = True
             self.memory.away.discard((message.pool, message.rank))
-        try:
-            outputs = self.replica.step(message, self.now_s)
-        except UnknownSequence:
-            outputs = []  # of a client that did not know yet that its sequence had failed
-        for output in outputs:
+        for output in self.replica.step(message, self.now_s):
             if isinstance(output, GroupOutput):
                 if self.groups[output.group].is_there:
                     self.groups[output.group].inbox.append(output)
@@ -244,15 +290,23 @@ class World:
                 if self.tiers[output.engine, output.rank].is_there:
                     self.tiers[output.engine, output.rank].inbox.append(output)
             else:
-                self.engine.inbox.append(output)
+                assert isinstance(output, ClientOutput), "nobody asks without a session"
+                for client in self.clients:
+                    if client.connection == output.connection:
+                        client.inbox.append(output.message)
         self._look()
 
     def _look(self) -> None:
         """Every invariant that can be seen now."""
         self.memory.check_published(self.state)
+        self._mirror(self._near)
         if not any(group.inbox or group.outbox for group in self.groups):
             self.replica.groups = [group.group for group in self.groups]
             check(self.replica)
+
+    def _mirror(self, mirror: Mirror) -> None:
+        """A mirror reads what it has missed, and knows what the coordinator knows."""
+        check_events(self.replica, mirror)
 
     def _is_running(self, number: int) -> bool:
         return number in self.state.records.sequences and not self._device_is_lost()
@@ -286,27 +340,29 @@ class World:
             tier.outbox.append(TierLostEvent(pool, rank))
         tier.outbox.append(TierReadyEvent(pool, rank, self.memory.epochs[pool, rank]))
 
-    def _restart(self, chance: random.Random) -> None:  # noqa: ARG002 - as every action
-        """The coordinator dies, with its groups and all messages; the engine is told later, and goes on until then.
+    def _restart(self) -> None:
+        """The coordinator dies, with its groups and all messages; clients are told later, and go on until then.
 
         What supervisors have to say of actors that are not there yet is said to the new one.
         """
-        self._old_engines[f"{PROCESS} {self.epoch}"] = self.engine
         self.epoch += 1
-        self.replica.state = CoordinatorState(self.config, self.epoch)
+        self.replica.restart(self.epoch)
         actors: list[GroupActor | TierActor] = [*self.groups, *self.tiers.values()]
         for actor in actors:
             actor.inbox.clear()
             said = [one for one in actor.outbox if isinstance(one, GroupReadyEvent | TierReadyEvent)]
             actor.outbox.clear()
             actor.outbox.extend(said)
-        last_id = self.engine.last_id
-        self.engine = Engine(self.config, self.memory, self.config.rules(), self._is_running, last_id=last_id)
+        for client in self.clients:
+            client.coordinator_lost()
+        dead = [one for one in self._supervised if isinstance(one, ProcessGoneEvent)]
+        self._supervised = deque(dead)
         tier_epochs = tuple(
             (pool, rank, self.memory.epochs[pool, rank] - (not tier.is_there))
             for (pool, rank), tier in self.tiers.items()
         )
-        self.send(RecoverEvent(tuple(self._old_engines), tier_epochs))
+        processes = [one.process_id for one in self.clients] + [one.process_id for one in dead]
+        self.send(RecoverEvent(tuple(processes), tier_epochs))
         for group in self.groups:
             if not group.is_there:
                 self.send(GroupLostEvent(group.group.number))
@@ -314,11 +370,32 @@ class World:
             if not tier.is_there:
                 self.send(TierLostEvent(pool, rank))
 
-    def _acknowledge(self, process: str) -> None:
-        """The engine of an earlier coordinator has ended its steps, and says so."""
-        del self._old_engines[process]
-        self.state.acknowledged(process)
-        self._look()
+    # -- clients -------------------------------------------------------------------------------------------------------
+
+    def _connect(self, client: Client) -> None:
+        client.attach(next(self._connections), next(self._tokens).to_bytes(16, "little"))
+
+    def _acknowledge(self, client: Client) -> None:
+        """Engines that have lost their session, or their coordinator, have ended their steps, and this is said."""
+        self.send(client.acknowledge(client.acknowledgements()[0]))
+
+    def _disconnect(self, chance: random.Random) -> None:
+        client = chance.choice(self.clients)
+        if client.connection is not None:
+            self._supervised.append(ConnectionLostEvent(client.connection))
+            client.lose_connection()
+
+    def _kill(self, chance: random.Random) -> None:
+        """A process dies with its engines, in the middle of their steps."""
+        number = chance.randrange(len(self.clients))
+        client = self.clients[number]
+        if client.connection is not None:
+            self._supervised.append(ConnectionLostEvent(client.connection))
+        self._supervised.append(ProcessGoneEvent(client.process_id))
+        self.clients[number] = self._new_client()
+
+    def _tell_loss(self) -> None:
+        self.send(self._supervised.popleft())
 
 
 def sure(action: Callable[[], object]) -> Action:

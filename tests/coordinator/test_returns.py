@@ -9,8 +9,10 @@ import pytest
 from kvtroupe.coordinator.bands import Shape
 from kvtroupe.coordinator.errors import FenceError
 from kvtroupe.coordinator.ledger import Holder, Ledger
+from kvtroupe.coordinator.messages import LOCAL_SESSION
 from kvtroupe.coordinator.retention import DEFAULT_RETENTION
-from kvtroupe.coordinator.sequences import Return, Returns, Sequence
+from kvtroupe.coordinator.returns import Return, Returns
+from kvtroupe.coordinator.sequences import Sequence
 from kvtroupe.coordinator.tables import BlockTable
 from tests.coordinator.support import DIGEST_BYTES, as_digests, chain, listed, slots
 
@@ -68,12 +70,12 @@ def test_slots_wait_for_the_step_of_their_fence() -> None:
 
     engine.give_back(3, 2, fence=5)
     assert (engine.free(), engine.held()) == ([], (8, 2))
-    engine.returns.steps_done(4)
+    engine.returns.steps_done(LOCAL_SESSION, 4)
     assert (engine.free(), engine.held()) == ([], (8, 2))
     assert [(one.sequence_id, one.fence, one.slots[0].tolist()) for one in engine.returns.fenced()] == [
         ("s", 5, [3, 2])
     ]
-    engine.returns.steps_done(5)
+    engine.returns.steps_done(LOCAL_SESSION, 5)
 
     assert (engine.free(), engine.held()) == ([2, 3], (8, 0))
     assert engine.returns.fenced() == []
@@ -85,7 +87,7 @@ def test_a_fence_that_has_passed_is_none() -> None:
 
     engine.give_back(1, fence=0)
     assert engine.free() == []
-    engine.returns.steps_done(3)
+    engine.returns.steps_done(LOCAL_SESSION, 3)
     engine.give_back(2, fence=3)
     engine.give_back(3, fence=2)
     engine.give_back(4, fence=4)
@@ -102,7 +104,7 @@ def test_returns_freed_by_one_step_are_freed_by_fence_and_then_by_arrival() -> N
         for slot, fence in order:
             engine.give_back(slot, fence=fence)
 
-        engine.returns.steps_done(9)
+        engine.returns.steps_done(LOCAL_SESSION, 9)
 
         assert engine.free() == [slot for slot, _ in sorted(order, key=lambda one: one[1])]
 
@@ -110,15 +112,15 @@ def test_returns_freed_by_one_step_are_freed_by_fence_and_then_by_arrival() -> N
 def test_steps_do_not_go_backwards() -> None:
     """The report is refused and nothing is freed; the same step may be reported again."""
     engine = Engine()
-    engine.returns.steps_done(7)
+    engine.returns.steps_done(LOCAL_SESSION, 7)
     engine.give_back(1, fence=9)
 
     with pytest.raises(FenceError, match="step 6 was reported done after step 7"):
-        engine.returns.steps_done(6)
-    assert engine.returns.done_step == 7
-    engine.returns.steps_done(7)
+        engine.returns.steps_done(LOCAL_SESSION, 6)
+    assert engine.returns.done_step() == 7
+    engine.returns.steps_done(LOCAL_SESSION, 7)
     assert engine.held() == (9, 1)
-    engine.returns.steps_done(9)
+    engine.returns.steps_done(LOCAL_SESSION, 9)
 
     assert engine.free() == [1]
 
@@ -146,12 +148,12 @@ def test_slots_may_wait_for_a_publication_and_then_for_a_fence() -> None:
         engine.sequence.publishing = 1
         engine.give_back(3, fence=5)
 
-    early.returns.steps_done(5)
+    early.returns.steps_done(LOCAL_SESSION, 5)
     assert early.free() == []
     early.returns.published(early.sequence)
     late.returns.published(late.sequence)
     assert late.free() == []
-    late.returns.steps_done(5)
+    late.returns.steps_done(LOCAL_SESSION, 5)
 
     assert early.free() == late.free() == [3]
     assert early.held() == late.held() == (9, 0)
