@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.bands import Shape
-from kvtroupe.coordinator.claims import NO_WAIT, Ask
+from kvtroupe.coordinator.claims import NO_SHAPE, NO_WAIT, Ask
 from kvtroupe.coordinator.contents import Contents
 from kvtroupe.coordinator.errors import CommitError, DigestError, FenceError, RequestError, SequenceTooLong, TokenError
 from kvtroupe.coordinator.identity import block_digests
-from kvtroupe.coordinator.messages import LOCAL_SESSION, NewSequence, PinRequest, Prompt
+from kvtroupe.coordinator.messages import LOCAL_SESSION, AdmitRequest, NewSequence, PinRequest, Prompt
 from kvtroupe.coordinator.retention import Retention
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.claims import Pool
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import (
-        AdmitRequest,
         CommitRequest,
+        EstimateRequest,
         GrowRequest,
         LookupRequest,
         MoveRequest,
@@ -65,7 +65,7 @@ class Edge:
 
     # -- admit, grow, pin ----------------------------------------------------------------------------------------------
 
-    def admission(self, message: AdmitRequest, position: int) -> Ask | SequenceTooLong:
+    def admission(self, message: AdmitRequest | EstimateRequest, position: int) -> Ask | SequenceTooLong:
         """The ask for a new sequence, or why it could never be granted.
 
         Raises:
@@ -105,7 +105,8 @@ class Edge:
                 f"sequence {new.sequence_id!r} brings {new.encoder_tokens} tokens of encoder input, which no group of "
                 "this replica holds; configure a group of kind 'cross'"
             )
-        ask = Ask(new, message.request_id, position, prompts, limit, units, shape, message.session)
+        session = message.session if isinstance(message, AdmitRequest) else LOCAL_SESSION
+        ask = Ask(new, message.request_id, position, prompts, limit, units, shape, session)
         return self._too_long(new, ask) or ask
 
     def waits_until_s(self, message: AdmitRequest, now_s: float) -> float:
@@ -260,13 +261,21 @@ class Edge:
         Raises:
             DigestError: digests of the wrong width.
             TokenError: a prompt without tokens.
+            SequenceTooLong: a prompt longer than any sequence may be.
         """
-        tokens = self._digest_count(message.digests, "lookup", message.request_id) * self._tokens_per_digest
-        if message.tokens is not None:
-            if type(message.tokens) is not int or message.tokens < 1:
-                raise TokenError(f"lookup of {message.tokens!r} tokens; a prompt has a whole number, at least one")
-            tokens = min(tokens, message.tokens - 1)  # the last token is always computed
-        return self._ask_about(message, message.digests, tokens)
+        told = self._digest_count(message.digests, "lookup", message.request_id) * self._tokens_per_digest
+        tokens = message.tokens
+        if tokens is None:
+            return self._ask_about(message, message.digests, told, Shape(told))
+        if type(tokens) is not int or tokens < 1:
+            raise TokenError(f"lookup of {tokens!r} tokens; a prompt has a whole number, at least one")
+        if tokens > self._limits.sequence_tokens_max:
+            raise SequenceTooLong(
+                f"lookup of {tokens} tokens; no sequence may have more than sequence_tokens_max, "
+                f"{self._limits.sequence_tokens_max}"
+            )
+        # The last token is always computed.
+        return self._ask_about(message, message.digests, min(told, tokens - 1), Shape(tokens))
 
     def move(self, message: MoveRequest, levels: int) -> Ask:
         """The ask for a move.
@@ -280,13 +289,15 @@ class Edge:
         count = self._digest_count(message.digests, "move", message.request_id)
         return self._ask_about(message, message.digests, count * self._tokens_per_digest)
 
-    def _ask_about(self, message: PinRequest | LookupRequest | MoveRequest, digests: bytes, tokens: int) -> Ask:
+    def _ask_about(
+        self, message: PinRequest | LookupRequest | MoveRequest, digests: bytes, tokens: int, shape: Shape = NO_SHAPE
+    ) -> Ask:
         limit = tokens // self._unit_tokens
         prompts = self._prompts(digests, limit)
         if self._encoder_block_tokens:
             prompts += (Prompt(b"", 0),)
         session = message.session if isinstance(message, PinRequest) else LOCAL_SESSION
-        return Ask(message, message.request_id, 0, prompts, limit, 0, session=session)
+        return Ask(message, message.request_id, 0, prompts, limit, 0, shape, session=session)
 
     # -- commit --------------------------------------------------------------------------------------------------------
 

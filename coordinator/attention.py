@@ -8,12 +8,12 @@ blocks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+Tokens = TypeVar("Tokens", int, NDArray[np.int64])  # one number, or one for each of many moments
 
 
 class AttentionRule(ABC):
@@ -45,7 +45,7 @@ class AttentionRule(ABC):
         """
 
     @abstractmethod
-    def first_block(self, computed_tokens: int) -> int:
+    def first_block(self, computed_tokens: Tokens) -> Tokens:
         """The first block that is still read once `computed_tokens` are computed; all before it may go."""
 
     def wanted(self, start_block: int, end_block: int, prompt_tokens: int) -> NDArray[np.bool_] | None:  # noqa: ARG002 - most kinds fill every column
@@ -70,9 +70,9 @@ class FullAttention(AttentionRule):
         lowest_zero = ~present & (present + 1)
         return (2 << min(lowest_zero.bit_length() - 1, limit)) - 1
 
-    def first_block(self, computed_tokens: int) -> int:  # noqa: ARG002 - the rule of this kind does not depend on it
+    def first_block(self, computed_tokens: Tokens) -> Tokens:
         """Always 0: nothing ever leaves the window."""
-        return 0
+        return computed_tokens * 0
 
 
 class SlidingWindow(AttentionRule):
@@ -107,9 +107,10 @@ class SlidingWindow(AttentionRule):
             covered += step
         return stretch >> (reach - 1) & all_lengths
 
-    def first_block(self, computed_tokens: int) -> int:
+    def first_block(self, computed_tokens: Tokens) -> Tokens:
         """The block of the oldest token that the next one attends to."""
-        return max(0, computed_tokens - self.window_tokens + 1) // self.block_tokens
+        oldest_token = computed_tokens - self.window_tokens + 1
+        return oldest_token * (oldest_token > 0) // self.block_tokens
 
 
 class ChunkedAttention(AttentionRule):
@@ -144,7 +145,7 @@ class ChunkedAttention(AttentionRule):
             shortest = longest + 1
         return lengths
 
-    def first_block(self, computed_tokens: int) -> int:
+    def first_block(self, computed_tokens: Tokens) -> Tokens:
         """The block in which the chunk of the next token begins."""
         return computed_tokens // self.chunk_tokens * self.chunk_tokens // self.block_tokens
 
@@ -168,9 +169,9 @@ class RecurrentState(AttentionRule):
         """Every length at which a state ends."""
         return (present << 1 | 1) & ((2 << limit) - 1)
 
-    def first_block(self, computed_tokens: int) -> int:
+    def first_block(self, computed_tokens: Tokens) -> Tokens:
         """The block of the last token: its state is all that is read."""
-        return max(0, computed_tokens - 1) // self.block_tokens
+        return (computed_tokens - (computed_tokens > 0)) // self.block_tokens
 
     def wanted(self, start_block: int, end_block: int, prompt_tokens: int) -> NDArray[np.bool_]:
         """The columns whose state is kept."""
@@ -193,9 +194,9 @@ class _HeldWhole(AttentionRule):
         """Every length."""
         return (2 << limit) - 1
 
-    def first_block(self, computed_tokens: int) -> int:  # noqa: ARG002 - the rule of this kind does not depend on it
+    def first_block(self, computed_tokens: Tokens) -> Tokens:
         """Always 0."""
-        return 0
+        return computed_tokens * 0
 
 
 class CrossAttention(_HeldWhole):

@@ -98,6 +98,15 @@ class Band:
         shared = self.shared(start, end, shape)
         return len(self.groups) * (shared + (end - start - shared) * shape.beams)
 
+    def costs(self, start: int, end: int, shape: Shape) -> NDArray[np.int64]:
+        """How many slots each column from `start` to `end` takes in one group, those of all beams together."""
+        wanted = self.wanted(start, end, shape)
+        if wanted is not None:
+            return wanted.astype(np.int64)
+        costs = np.full(end - start, shape.beams, np.int64)
+        costs[: self.shared(start, end, shape)] = 1
+        return costs
+
 
 class Layout:
     """The bands of a replica, and what follows from its configuration for groups and block sizes.

@@ -141,6 +141,21 @@ class Claim:
         """How many slots of a device pool its lifts need."""
         return sum([len(lift.sources) for lift in self.lifts if lift.device == device]) if self.is_lifted else 0
 
+    def hits(self, number: int, groups: Sequence[int]) -> dict[int, Slots]:
+        """What is claimed in a pool, by group.
+
+        Args:
+            number: of the pool.
+            groups: of the pool.
+        """
+        hits = {}
+        at = 0
+        for group in groups:
+            first, end = self.spans[group]
+            hits[group] = self.slots[number][at : at + end - first]
+            at += end - first
+        return hits
+
 
 class Claimer:
     """Claims over the pools of a replica.

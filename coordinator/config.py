@@ -21,6 +21,7 @@ from kvtroupe.coordinator.attention import (
     SlidingWindow,
 )
 from kvtroupe.coordinator.config_checks import (
+    AS_MANY_AS_FIT,
     BLOCKWISE_KINDS,
     block_sizes,
     check_block_sizes,
@@ -47,6 +48,10 @@ class _Section(BaseModel):
         except ValidationError as error:
             problems = "; ".join(f"{_where(problem['loc'])}{problem['msg']}" for problem in error.errors())
             raise ConfigError(f"{type(self).__name__} cannot work: {problems}") from error
+
+    def changed(self, **values: Any) -> Self:  # noqa: ANN401 - as above
+        """The same with some values changed, checked like any other."""
+        return type(self)(**({name: getattr(self, name) for name in type(self).model_fields} | values))
 
 
 def _where(location: tuple[int | str, ...]) -> str:
@@ -121,7 +126,7 @@ class PoolConfig(_Section):
     Attributes:
         name: unique in the replica.
         tier: where its bytes are: `device`, `host` or `disk`.
-        blocks: slots of the pool, the null block included.
+        blocks: slots of the pool, the null block included; `AS_MANY_AS_FIT` only until `plan_pools` has sized it.
         reserved_blocks: free slots that new sequences leave alone, for the growth of running ones; device only.
         below: name of the pool of a slower tier that content of this pool is demoted to (None: it is dropped).
         offload: when content of this pool is copied to the pool below: as its slot is needed (`on_evict`), as it is
@@ -135,7 +140,7 @@ class PoolConfig(_Section):
 
     name: Name = "device"
     tier: Literal["device", "host", "disk"] = "device"
-    blocks: Annotated[int, Field(ge=2, le=2**31)]
+    blocks: Annotated[int, Field(ge=2, le=AS_MANY_AS_FIT)]
     reserved_blocks: Annotated[int, Field(ge=0)] = 0
     below: Name | None = None
     offload: Literal["on_evict", "on_commit", "never"] = "on_evict"

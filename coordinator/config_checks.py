@@ -1,17 +1,21 @@
 """What must hold between the groups of a replica, its pools and its block sizes.
 
-Every check raises `ValueError` with what is wrong and what to do; the configuration makes a `ConfigError` of it.
+The checks that a configuration makes of itself raise `ValueError` with what is wrong and what to do; it makes a
+`ConfigError` of it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvtroupe.coordinator.errors import ConfigError
+
 if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config
 
 BLOCKWISE_KINDS = ("full", "sliding", "chunked")  # participating groups that hold the KV entries of each block
 UNIT_TOKENS_MAX = 2**20
+AS_MANY_AS_FIT = 2**31  # blocks of a pool that is not sized yet
 
 
 def block_sizes(config: Config, kinds: tuple[str, ...]) -> list[int]:
@@ -115,3 +119,14 @@ def check_partial_reuse(config: Config) -> None:
             f"partial_reuse is {config.partial_reuse!r}, with blocks of {sizes} tokens: "
             "it needs blocks of one size; turn it off"
         )
+
+
+def check_sized(config: Config) -> None:
+    """Refuse a configuration whose pools are not sized yet.
+
+    Raises:
+        ConfigError: as it is asked for once a configuration is made.
+    """
+    names = [pool.name for pool in config.pools if pool.blocks == AS_MANY_AS_FIT]
+    if names:
+        raise ConfigError(f"pools {names} have AS_MANY_AS_FIT blocks; let plan_pools size them from what ranks report")

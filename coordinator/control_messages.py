@@ -37,6 +37,10 @@ class LookupReply:
         group_tokens: what each group serves alone, in whole units; all that is wanted for groups without a say.
         blocks: for each pool the blocks that the hit reads there.
         used_blocks: those of them that somebody uses now, and that therefore cost no free slot.
+        new_blocks: for each pool the blocks of the prompt that would have to be computed, for one beam and without
+            spare room; what every sequence takes for itself, like the state that it computes with, included.
+        free_slots: for each pool the free slots that the prompt would take with its admission: those of new blocks, of
+            blocks that are hit on the device and that nobody uses, and of blocks that are brought up to it.
     """
 
     request_id: int
@@ -46,6 +50,8 @@ class LookupReply:
     group_tokens: tuple[int, ...]
     blocks: tuple[int, ...]
     used_blocks: tuple[int, ...]
+    new_blocks: tuple[int, ...]
+    free_slots: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Tables:
         """
         tables = []
         for pool in range(len(self._pools)):
-            hits = self._hits(claim, pool)
+            hits = claim.hits(pool, self._pools[pool].groups)
             at = 0
             for number in self._layout.bands_of[pool]:
                 band = self._layout.bands[number]
@@ -56,16 +56,6 @@ class Tables:
                 at += count
         return tuple(tables)
 
-    def _hits(self, claim: Claim, pool: int) -> dict[int, Slots]:
-        """What is claimed in a pool, by group."""
-        hits = {}
-        at = 0
-        for group in self._pools[pool].groups:
-            first, end = claim.spans[group]
-            hits[group] = claim.slots[pool][at : at + end - first]
-            at += end - first
-        return hits
-
     def claimed(self, claim: Claim) -> tuple[Slots, ...]:
         """For each pool what is claimed, in the order of giving back; what is to be copied up: where it is now."""
         claimed = [self._claimed(claim, pool) for pool in range(len(self._pools))]
@@ -76,7 +66,7 @@ class Tables:
 
     def _claimed(self, claim: Claim, pool: int) -> Slots:
         slots, ends = [], []
-        for group, found in self._hits(claim, pool).items():
+        for group, found in claim.hits(pool, self._pools[pool].groups).items():
             first, end = claim.spans[group]
             slots.append(found)
             ends.append(np.arange(first + 1, end + 1) * self._layout.rules[group].block_tokens)
@@ -94,7 +84,7 @@ class Tables:
         copies = []
         for band, table in zip(self._layout.bands, sequence.tables, strict=True):
             if band.columns == "state" and claim.hit_tokens:
-                hits = self._hits(claim, band.pool)
+                hits = claim.hits(band.pool, self._pools[band.pool].groups)
                 read = np.concatenate([hits[group][-1:].repeat(table.beams) for group in band.groups])
                 copies.append((band.pool, read, table.rows[:, 0].copy()))
         return copies

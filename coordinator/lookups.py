@@ -42,6 +42,11 @@ class Lookups:
         claim = self._claimer.claim(ask, evidence, stale)
         assert claim is not None, "only what is brought up may have to wait"
         blocks, used_blocks = self._read(claim)
+        new_blocks = self._new(ask, claim)
+        free_slots = [new + read - used for new, read, used in zip(new_blocks, blocks, used_blocks, strict=True)]
+        for lift in claim.lifts:
+            free_slots[lift.pool] = 0
+            free_slots[lift.device] += len(lift.sources)
         self._claimer.undo(claim)
         return LookupReply(
             ask.request_id,
@@ -51,6 +56,19 @@ class Lookups:
             self._of_groups(ask, evidence),
             blocks,
             used_blocks,
+            new_blocks,
+            tuple(free_slots),
+        )
+
+    def _new(self, ask: Ask, claim: Claim) -> tuple[int, ...]:
+        """For each pool the blocks beyond the hit."""
+        layout = self._layout
+        end_tokens = -(-ask.shape.prompt_tokens // layout.unit_tokens) * layout.unit_tokens
+        return tuple(
+            [
+                layout.slots_at_admission(pool, claim.hit_tokens, end_tokens, ask.shape, cross_hit=False)
+                for pool in range(len(self._pools))
+            ]
         )
 
     def _read(self, claim: Claim) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -49,6 +49,7 @@ from kvtroupe.coordinator.control_messages import (
     ResetRequest,
     UnpinEvent,
 )
+from kvtroupe.coordinator.estimate_messages import Estimate, EstimateReply, EstimateRequest, EstimateResult, Pace
 from kvtroupe.coordinator.event_messages import (
     BlockFact,
     Cleared,
@@ -59,6 +60,7 @@ from kvtroupe.coordinator.event_messages import (
     Snapshot,
     Stored,
 )
+from kvtroupe.coordinator.growth_messages import GrowReply, GrowRequest, GrowResult
 from kvtroupe.coordinator.loss_messages import (
     GroupLostEvent,
     GroupReadyEvent,
@@ -102,7 +104,6 @@ if TYPE_CHECKING:
         SequenceCancelled,
         SequenceTooLong,
         TierLost,
-        UnknownSequence,
     )
 
 SequenceId: TypeAlias = str | int
@@ -139,6 +140,10 @@ __all__ = [
     "DetachRequest",
     "DropEvent",
     "EpochAcknowledgedEvent",
+    "Estimate",
+    "EstimateReply",
+    "EstimateRequest",
+    "EstimateResult",
     "Events",
     "EventsReply",
     "EventsRequest",
@@ -165,6 +170,7 @@ __all__ = [
     "NewSequence",
     "Notice",
     "Output",
+    "Pace",
     "PinId",
     "PinReply",
     "PinRequest",
@@ -299,42 +305,6 @@ class AdmitReply:
 
 
 @dataclass(frozen=True, slots=True)
-class GrowRequest:
-    """More spare blocks, in every group, for running sequences.
-
-    Attributes:
-        request_id: names the reply.
-        sequence_ids: the sequences, each at most once, all with the same number of beams.
-        blocks: blocks for each of them; in units where groups have blocks of different sizes.
-    """
-
-    request_id: int
-    sequence_ids: tuple[SequenceId, ...]
-    blocks: int
-
-
-GrowResult: TypeAlias = "OutOfBlocks | SequenceTooLong | UnknownSequence | None"
-
-
-@dataclass(frozen=True, slots=True)
-class GrowReply:
-    """What each sequence got.
-
-    Attributes:
-        request_id: of the request.
-        refused: for each sequence, in order, None or why it got nothing.
-        slots: for every group the new slots [granted sequences, blocks], or [granted sequences, beams, blocks]; 0 where
-            a recurrent group keeps no state; read-only.
-        writes_after: transfers that have to be done before anything is written into these slots.
-    """
-
-    request_id: int
-    refused: tuple[GrowResult, ...]
-    slots: tuple[Slots, ...]
-    writes_after: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class CommitRequest:
     """Tokens whose KV entries are written, in every layer on every rank.
 
@@ -439,6 +409,7 @@ ClientMessage: TypeAlias = (
     | UnpinEvent
     | LookupRequest
     | MoveRequest
+    | EstimateRequest
     | ResetRequest
     | EventsRequest
 )
@@ -462,7 +433,7 @@ ToCoordinator: TypeAlias = (
     | ContentEpochReply
 )
 ToClient: TypeAlias = (
-    AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | ResetReply | EventsReply
+    AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | EstimateReply | ResetReply | EventsReply
 )
 Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.bands import Layout
 from kvtroupe.coordinator.claims import Pool
+from kvtroupe.coordinator.config_checks import check_sized
 from kvtroupe.coordinator.counters import Counters
 from kvtroupe.coordinator.ledger import Ledger
 from kvtroupe.coordinator.mail import Mail
@@ -43,7 +44,11 @@ def make_parts(config: Config, epoch: int) -> Parts:
     Args:
         config: of the replica.
         epoch: of the coordinator.
+
+    Raises:
+        ConfigError: a pool is not sized yet.
     """
+    check_sized(config)
     pools = [
         Pool(
             pool.name,

@@ -14,15 +14,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.errors import RequestError, TokenError
+from kvtroupe.coordinator.estimate_messages import PLAIN_PACE
 from kvtroupe.coordinator.group import Group
 from kvtroupe.coordinator.messages import (
     AdmitReply,
     AdmitRequest,
     CommitReply,
     CommitRequest,
+    Estimate,
+    EstimateReply,
+    EstimateRequest,
     GroupOutput,
     GrowReply,
     GrowRequest,
+    LookupReply,
+    LookupRequest,
+    MoveReply,
+    MoveRequest,
     PinReply,
     PinRequest,
     ReleaseEvent,
@@ -48,8 +56,10 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.messages import (
         AdmitResult,
         Content,
+        EstimateResult,
         Events,
         NewSequence,
+        Pace,
         PinId,
         SequenceId,
         SessionsOutput,
@@ -234,6 +244,100 @@ class Replica:
             UnknownPin: it does not stand, or was given back already.
         """
         self._run(UnpinEvent(pin_id), now_s)
+
+    # -- what is there, and what fits ----------------------------------------------------------------------------------
+
+    def lookup(self, digests: bytes, tokens: int | None = None, now_s: float = 0.0) -> LookupReply:
+        """What a prompt would hit now. Nothing is claimed, and nothing is brought up.
+
+        Args:
+            digests: of the prompt's hash blocks.
+            tokens: of the prompt, whose last one is always computed; None: all that the digests stand for may be hit.
+            now_s: the time now.
+
+        Returns:
+            the hit, and for each pool how many blocks of the prompt are new, used by others, or cached.
+
+        Raises:
+            DigestError: digests of the wrong width.
+            TokenError: a prompt without tokens.
+            SequenceTooLong: a prompt longer than any sequence may be.
+        """
+        reply = self._run(LookupRequest(self._new_id(), digests, tokens), now_s)
+        assert isinstance(reply, LookupReply), "a lookup is answered by its reply"
+        return reply
+
+    def move(self, digests: bytes, level: int, now_s: float = 0.0) -> MoveReply:
+        """Bring what a prompt would hit to a level: nearer to the device, or a copy of it further away.
+
+        Args:
+            digests: of the prefix.
+            level: 0: the device; 1 and 2: the pools below it. Every block is copied one level on.
+            now_s: the time now.
+
+        Returns:
+            how many copies have begun, and how many blocks there was no room for.
+
+        Raises:
+            DigestError: digests of the wrong width.
+            RequestError: no level of the replica.
+        """
+        reply = self._run(MoveRequest(self._new_id(), digests, level), now_s)
+        assert isinstance(reply, MoveReply), "a move is answered by its reply"
+        return reply
+
+    def estimate(
+        self, sequence_id: SequenceId, new_tokens_max: int, pace: Pace = PLAIN_PACE, now_s: float = 0.0
+    ) -> Estimate:
+        """How many slots a running sequence needs for its next step, and until its end.
+
+        Args:
+            sequence_id: of the sequence.
+            new_tokens_max: tokens that follow its prompt at most, those that it has already included.
+            pace: at which it goes on.
+            now_s: the time now.
+
+        Raises:
+            UnknownSequence: it is not running.
+            RequestError: fewer new tokens than none.
+        """
+        [estimate] = self._estimates(
+            EstimateRequest(self._new_id(), (sequence_id,), (), (new_tokens_max,), pace), now_s
+        )
+        assert isinstance(estimate, Estimate), "what runs is not too long"
+        return estimate
+
+    def what_if(
+        self,
+        sequences: Sequence[NewSequence],
+        new_tokens_max: Sequence[int] | None = None,
+        pace: Pace = PLAIN_PACE,
+        now_s: float = 0.0,
+    ) -> list[EstimateResult]:
+        """Which of some sequences would be admitted now, and how many slots each needs. Nothing changes.
+
+        Args:
+            sequences: in the order in which they would be admitted; their ids may be in use.
+            new_tokens_max: for each the tokens that follow its prompt at most; None: none.
+            pace: at which they would go on.
+            now_s: the time now.
+
+        Returns:
+            for each sequence, in order, its estimate, or why it could never be admitted.
+
+        Raises:
+            RequestError: what an admission would refuse as malformed, or fewer new tokens than none.
+            Overloaded: more sequences than the limit.
+        """
+        to_come = (0,) * len(sequences) if new_tokens_max is None else tuple(new_tokens_max)
+        return self._estimates(EstimateRequest(self._new_id(), (), tuple(sequences), to_come, pace), now_s)
+
+    def _estimates(self, request: EstimateRequest, now_s: float) -> list[EstimateResult]:
+        reply = self._run(request, now_s)
+        assert isinstance(reply, EstimateReply), "a request for estimates is answered by its reply"
+        return list(reply.estimates)
+
+    # -- the whole replica ---------------------------------------------------------------------------------------------
 
     def reset(self, now_s: float = 0.0) -> int:
         """Throw all cached content away. Running sequences go on, and publish nothing any more.

@@ -72,7 +72,7 @@ class Grant:
 
     ask: Ask | Growth
     claim: Claim | None
-    needs: list[int | list[int]]
+    needs: Sequence[int | list[int]]
     granted: int = 0
     refusal: OutOfBlocks | None = None
     lost: TierLost | SequenceCancelled | None = None
@@ -168,15 +168,31 @@ class Settler:
             current: the round; None when there is nothing but growth.
             now_s: the time now.
         """
+        self._tiers.start(now_s)
+        grants = [Grant(one, None, self._needs_of_growth(one)) for one in growth]
+        wanted = [0] * len(self._pools)
+        settlement = self._judge_all(grants, current, wanted)
+        self._take(settlement.grants, wanted, now_s)
+        return settlement
+
+    def rehearse(self, current: Round, wanted: list[int], now_s: float) -> Settlement:
+        """Claim for all requests of a round and judge them, but take nothing: the claims stand until they are undone.
+
+        Args:
+            current: the round.
+            wanted: for each pool what rounds before it would have taken; what this one would take is added.
+            now_s: the time now.
+        """
+        self._tiers.start(now_s)
+        return self._judge_all([], current, wanted)
+
+    def _judge_all(self, grants: list[Grant], current: Round | None, wanted: list[int]) -> Settlement:
         stale: Stale = {}
         waiting: list[Ask] = []
-        grants = [Grant(one, None, self._needs_of_growth(one)) for one in growth]
-        self._tiers.start(now_s)
         if current is not None:
             claimed = self._claim_all(current, stale)
             waiting += current.asks[len(claimed) :]
             grants += claimed
-        wanted = [0] * len(self._pools)
         settled = len(grants)
         position = 0
         while position < settled:
@@ -184,7 +200,6 @@ class Settler:
             position += 1
         deferred = [grant.ask for grant in grants[settled:] if isinstance(grant.ask, Ask)]
         del grants[settled:]
-        self._take(grants, wanted, now_s)
         return Settlement(grants, deferred + waiting, stale)
 
     # -- claim ---------------------------------------------------------------------------------------------------------
@@ -209,7 +224,7 @@ class Settler:
                 break
             if ask.prompts[0].content is not None:
                 self._extender.extend(claim, ask, evidence, stale)
-            grants.append(Grant(ask, claim, self._needs(ask, claim)))
+            grants.append(Grant(ask, claim, self.needs(ask, claim)))
         return grants
 
     def _lost(self, new: NewSequence, *, is_cancelled: bool) -> TierLost | SequenceCancelled | None:
@@ -219,7 +234,8 @@ class Settler:
         lost = self._tiers.lost_devices
         return TierLost(new.sequence_id, self._pools[min(lost)].name) if lost else None
 
-    def _needs(self, ask: Ask, claim: Claim) -> list[int | list[int]]:
+    def needs(self, ask: Ask, claim: Claim) -> list[int]:
+        """For each pool the slots that a request needs beyond those that it hits on the device."""
         pools = range(len(self._pools))
         if not ask.units:
             return [0 for _ in pools]
@@ -268,8 +284,7 @@ class Settler:
             still -= 1
             claim = grants[still].claim
             if claim is not None:
-                self._extender.undo(claim)
-                self._claimer.undo(claim)
+                self.undo(claim)
                 undone.append(claim)
             grant.granted = self._fitting(grant, wanted)
         if grant.granted < grant.ask.count:
@@ -282,6 +297,11 @@ class Settler:
         for number in range(len(self._pools)):
             wanted[number] += grant.need(number, grant.granted)
         return still
+
+    def undo(self, claim: Claim) -> None:
+        """Take a claim back, with its extension: no trace of it is left."""
+        self._extender.undo(claim)
+        self._claimer.undo(claim)
 
     def _fitting(self, grant: Grant, wanted: Sequence[int]) -> int:
         """How many of the sequences of a request fit into what is free, not reserved, and not wanted before."""

@@ -17,6 +17,7 @@ from kvtroupe.coordinator.round import Growth, Round
 
 if TYPE_CHECKING:
     from kvtroupe.coordinator.answers import Answers
+    from kvtroupe.coordinator.estimator import Estimator
     from kvtroupe.coordinator.messages import GrowRequest, MatchReply, Output, SequenceId
     from kvtroupe.coordinator.parts import Parts
     from kvtroupe.coordinator.round import Settler
@@ -32,6 +33,7 @@ class Rounds:
         settler: that decides.
         answers: to those for whom was decided.
         waiting: requests that wait for a round.
+        estimator: that has its turn between rounds.
         current: the round that waits for answers of groups.
     """
 
@@ -39,6 +41,7 @@ class Rounds:
     settler: Settler
     answers: Answers
     waiting: WaitingRoom
+    estimator: Estimator
     current: Round | None = None
     _last_round_id: int = 0
     _free_when_refused: list[int] = field(default_factory=list)  # of every device pool
@@ -114,9 +117,10 @@ class Rounds:
     # -- from round to round -------------------------------------------------------------------------------------------
 
     def _ask_groups(self, now_s: float) -> list[Output]:
-        if self.current is not None or not self.waiting:
+        if self.current is not None or not (self.waiting or self.estimator.waiting):
             return []
-        asks = self.waiting.next_asks()
+        asks = self.estimator.next_asks(others_wait=bool(self.waiting)) if self.estimator.waiting else []
+        asks = asks or self.waiting.next_asks()
         self._last_round_id += 1
         layout, mail = self.parts.layout, self.parts.mail
         deadline_s = now_s + self.parts.config.limits.match_deadline_s
@@ -139,10 +143,10 @@ class Rounds:
     def _finish(self, current: Round, now_s: float) -> list[Output]:
         """Settle a round with the evidence that has come in."""
         self.current = None
-        outputs = self._settle(current, now_s)
+        outputs = [] if self.estimator.asked else self._settle(current, now_s)
         while self._growing:
             outputs += self._settle(None, now_s)
-        return outputs
+        return [*outputs, self.estimator.answer(current, now_s)] if self.estimator.asked else outputs
 
     def _settle(self, current: Round | None, now_s: float) -> list[Output]:
         settlement = self.settler.settle(self._next_growth(), current, now_s)

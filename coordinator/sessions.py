@@ -38,6 +38,7 @@ from kvtroupe.coordinator.messages import (
     ConnectionLostEvent,
     DetachRequest,
     EpochAcknowledgedEvent,
+    EstimateRequest,
     EventsRequest,
     GroupOutput,
     GrowRequest,
@@ -86,6 +87,7 @@ _ANSWERED_WITH_REPLY = (
     PinRequest,
     LookupRequest,
     MoveRequest,
+    EstimateRequest,
     ResetRequest,
     EventsRequest,
 )
@@ -273,6 +275,8 @@ class Sessions:
             sequence_ids = (message.sequence_id,)
         elif isinstance(message, GrowRequest):
             sequence_ids = message.sequence_ids
+        elif isinstance(message, EstimateRequest):
+            sequence_ids = message.running
         elif isinstance(message, UnpinEvent):
             check_id("pin", message.pin_id)
             pin = records.pins.get(message.pin_id)

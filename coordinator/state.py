@@ -22,6 +22,7 @@ from kvtroupe.coordinator.errors import (
     SequenceExists,
     UnknownPin,
 )
+from kvtroupe.coordinator.estimator import Estimator
 from kvtroupe.coordinator.events import BlockEvents
 from kvtroupe.coordinator.grants import Tables
 from kvtroupe.coordinator.leases import Leases
@@ -33,6 +34,7 @@ from kvtroupe.coordinator.messages import (
     ContentEpochReply,
     CopyReply,
     EpochAcknowledgedEvent,
+    EstimateRequest,
     EventsRequest,
     GroupLostEvent,
     GroupReadyEvent,
@@ -96,6 +98,8 @@ class CoordinatorState:
         self.publications = Publications(parts, self.tiers.demotions)
         self.mail = self._mail = parts.mail
         self._edge = Edge(config, parts.pools, parts.layout)
+        settler = Settler(parts.pools, parts.layout, self.tiers)
+        self._estimator = Estimator(parts, self._edge, self.records, self.tiers, settler)
         self._waiting = WaitingRoom(config.limits.round_blocks_max, sum(parts.layout.strides))
         self._outcomes = Outcomes(parts, self.records, self.tables, self.tiers)
         self._answers = Answers(
@@ -109,7 +113,7 @@ class CoordinatorState:
         )
         device = {place.pool: self.pools[place.pool].ledger for place in self.tiers.traffic.places if not place.level}
         self._recovery = Recovery(device)
-        self._rounds = Rounds(parts, Settler(parts.pools, parts.layout, self.tiers), self._answers, self._waiting)
+        self._rounds = Rounds(parts, settler, self._answers, self._waiting, self._estimator)
         self._handlers: dict[type, Callable[[Any, float], list[Output]]] = {
             AdmitRequest: self._on_admit,
             GrowRequest: self._on_grow,
@@ -120,6 +124,7 @@ class CoordinatorState:
             UnpinEvent: self._on_unpin,
             LookupRequest: self._on_lookup,
             MoveRequest: self._on_move,
+            EstimateRequest: self._on_estimate,
             TimerEvent: self._on_timer,
             MatchReply: self._on_match,
             PublishReply: self._on_published,
@@ -223,6 +228,10 @@ class CoordinatorState:
         self._check_room_to_wait()
         self._waiting.add(ask)
         return self._rounds.start(now_s)
+
+    def _on_estimate(self, message: EstimateRequest, now_s: float) -> list[Output]:
+        reply = self._estimator.add(message)
+        return [reply] if reply else self._rounds.start(now_s)
 
     def _check_room_to_wait(self) -> None:
         if len(self._waiting) >= self.config.limits.sequences_max:

@@ -25,6 +25,7 @@ from kvtroupe.coordinator.messages import (
     CommitReply,
     CommitRequest,
     DetachRequest,
+    EstimateRequest,
     GrowRequest,
     HeldSequence,
     PinReply,
@@ -210,6 +211,7 @@ def test_a_client_reaches_only_what_is_its_own() -> None:
     for message, error in (
         (CommitRequest(0, "a", 4), UnknownSequence),
         (GrowRequest(0, ("a",), 1), UnknownSequence),
+        (EstimateRequest(0, ("a",), (), (8,)), UnknownSequence),
         (ReleaseEvent("a"), UnknownSequence),
         (UnpinEvent("pin"), UnknownPin),
     ):

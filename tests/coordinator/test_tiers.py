@@ -11,12 +11,9 @@ from kvtroupe.coordinator.config import Config, GroupConfig, PoolConfig
 from kvtroupe.coordinator.messages import (
     AdmitRequest,
     Admitted,
-    LookupReply,
     LookupRequest,
-    MoveReply,
     MoveRequest,
     ReleaseEvent,
-    ToClient,
 )
 from kvtroupe.coordinator.replica import Replica
 from kvtroupe.coordinator.retention import Retention
@@ -51,13 +48,6 @@ def below(replica: Replica, level: int) -> set[bytes]:
 def digests(words: str) -> set[bytes]:
     """Of all blocks of a chain."""
     return {chain(words)[at : at + DIGEST_BYTES] for at in range(0, len(chain(words)), DIGEST_BYTES)}
-
-
-def ask(replica: Replica, message: LookupRequest | MoveRequest) -> ToClient:
-    """The reply to a message of a host's face."""
-    reply = replica._run(message, 0.0)  # noqa: SLF001 - the direct face has no call of its own for it yet
-    assert reply is not None
-    return reply
 
 
 # -- what goes down ----------------------------------------------------------------------------------------------------
@@ -172,10 +162,10 @@ def test_a_hit_on_disk_comes_through_the_host() -> None:
     replica = make_tiers(blocks=(6, 5, 30), offload="never")
     cache(replica, "abcd")
     for level in (1, 2):
-        ask(replica, MoveRequest(level, chain("abcd"), level))
+        replica.move(chain("abcd"), level)
     for words in ("efgh", "ijkl"):  # the host, too, is filled with others
         cache(replica, words)
-        ask(replica, MoveRequest(3, chain(words), 1))
+        replica.move(chain(words), 1)
     assert digests("abcd").isdisjoint(set(replica.published("full")) | below(replica, 1))
     assert digests("abcd") <= below(replica, 2)
 
@@ -214,12 +204,12 @@ def test_a_lookup_says_what_is_where_and_claims_nothing() -> None:
         cache(replica, words)
     before = [replica.free_order(pool.name).tolist() for pool in replica.config.pools]
 
-    reply = ask(replica, LookupRequest(5, chain("abcx"), 17))
+    reply = replica.lookup(chain("abcx"), 17)
 
-    assert isinstance(reply, LookupReply)
     assert (reply.hit_tokens, reply.device_tokens, reply.junction_tokens) == (12, 0, 0)
     assert reply.group_tokens == (12,)
     assert (reply.blocks, reply.used_blocks) == ((0, 3), (0, 0))
+    assert (reply.new_blocks, reply.free_slots) == ((2, 0), (5, 0))  # three brought up; the last block and token 17
     assert [replica.free_order(pool.name).tolist() for pool in replica.config.pools] == before
 
 
@@ -228,10 +218,8 @@ def test_a_lookup_of_a_prompt_leaves_its_last_token_to_be_computed() -> None:
     replica = make_tiers(blocks=(9, 9))
     cache(replica, "abcd")
 
-    whole, prompt = (ask(replica, LookupRequest(1, chain("abcd"), tokens)) for tokens in (None, 16))
+    whole, prompt = (replica.lookup(chain("abcd"), tokens) for tokens in (None, 16))
 
-    assert isinstance(whole, LookupReply)
-    assert isinstance(prompt, LookupReply)
     assert (whole.hit_tokens, prompt.hit_tokens) == (16, 12)
 
 
@@ -240,15 +228,15 @@ def test_blocks_can_be_offloaded_and_brought_back() -> None:
     replica = make_tiers(blocks=(9, 9), offload="never")
     cache(replica, "abcd")
 
-    down = ask(replica, MoveRequest(1, chain("abcd"), 1))
-    assert down == MoveReply(1, 16, 4, 0)
+    down = replica.move(chain("abcd"), 1)
+    assert (down.hit_tokens, down.begun_blocks, down.missing_blocks) == (16, 4, 0)
     assert below(replica, 1) == digests("abcd")
     cache(replica, "efgh")
     cache(replica, "ijkl")
     assert digests("abcd").isdisjoint(replica.published("full"))
-    up = ask(replica, MoveRequest(2, chain("abcd"), 0))
+    up = replica.move(chain("abcd"), 0)
 
-    assert up == MoveReply(2, 16, 4, 0)
+    assert (up.hit_tokens, up.begun_blocks, up.missing_blocks) == (16, 4, 0)
     assert digests("abcd") <= set(replica.published("full"))
     check(replica)
     assert quiescent(replica)
@@ -368,10 +356,7 @@ def test_whatever_happens_every_invariant_holds(groups: tuple[GroupConfig, ...],
             if isinstance(replica.admit([new(step, words)], now_s=step)[0], Admitted):
                 running[step] = words
         elif what < 0.6:
-            ask(
-                replica,
-                MoveRequest(step, chain(chance.choice(["ab", "ba", "aab"])), chance.randint(0, len(blocks) - 1)),
-            )
+            replica.move(chain(chance.choice(["ab", "ba", "aab"])), chance.randint(0, len(blocks) - 1))
         elif running and what < 0.8:
             one = chance.choice(list(running))
             replica.commit(one, 4 * len(running[one]), now_s=step)
