@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config, PoolConfig
 
 LOW_WATER_DIVISOR = 16
+UNLIMITED = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ def engines_of(config: Config) -> tuple[dict[tuple[int, int], int], dict[int, in
     for place in places_of(config):
         pool = config.pools[place.pool]
         engines[place.pool, place.pool] = place.pool
-        in_flight_max.setdefault(place.pool, pool.blocks)  # copies within a device pool: each has a slot of its own
+        # A state that is hit is copied whatever else is under way. Slots may be given back and written by the next copy
+        # before the last one is over, so that not even the slots of the pool bound how many there are.
+        in_flight_max.setdefault(place.pool, UNLIMITED)
         if place.below is not None:
             engines[place.pool, place.below] = engines[place.below, place.pool] = place.below
             in_flight_max[place.below] = pool.copies_max_blocks
