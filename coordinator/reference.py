@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator import errors
 from kvtroupe.coordinator.errors import OutOfBlocks, SequenceTooLong
-from kvtroupe.coordinator.reference_groups import cells_to_fill, distinct, last_first, side_by_side
+from kvtroupe.coordinator.reference_groups import last_first, side_by_side, stretches_to_fill
 from kvtroupe.coordinator.reference_holders import ReferenceHolders
 from kvtroupe.coordinator.reference_lookups import look_up, look_up_encoder, places_of, publishing_order, to_publish
 from kvtroupe.coordinator.reference_parts import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvtroupe.coordinator.messages import NewSequence, PinId, SequenceId
-    from kvtroupe.coordinator.reference_groups import Cell, Place
+    from kvtroupe.coordinator.reference_groups import Place, Stretch
 
 
 class ReferenceReplica(ReferenceHolders):
@@ -84,20 +84,35 @@ class ReferenceReplica(ReferenceHolders):
         return answers
 
     def _ask(self, new: NewSequence) -> Ask:
-        hit = look_up(
-            self.config, self.parts, new.digests, new.tokens - 1
-        )  # the last token is always computed: its logits are needed
+        ask = self._ask_with_hit(new, new.tokens - 1)  # the last token is always computed: its logits are needed
+        if not self._is_too_large(ask):
+            return ask
+        # A state that is hit takes a slot beside that of its copy: better none than one that leaves no room.
+        without_hit = self._ask_with_hit(new, 0)
+        return ask if self._is_too_large(without_hit) else without_hit
+
+    def _is_too_large(self, ask: Ask) -> bool:
+        """Whether empty pools have no room for what a request hits and needs."""
+        needed = slots_of(self.parts, ask.stretches)
+        for part, row in zip(self.parts, ask.hit.rows, strict=True):
+            needed[part.pool] += len(row) - row.count(0)
+        return any(
+            needed[number] > pool.blocks - 1 - pool.reserved_blocks for number, pool in enumerate(self.config.pools)
+        )
+
+    def _ask_with_hit(self, new: NewSequence, tokens: int) -> Ask:
+        hit = look_up(self.config, self.parts, new.digests, tokens)
         look_up_encoder(self.config, self.groups, new.encoder_digests, hit)
         capacity_tokens = units_of(self.config, new) * self.unit_tokens
         starts = [len(row) for row in hit.rows]
-        return Ask(new, hit, capacity_tokens, cells_to_fill(self.parts, starts, capacity_tokens, new))
+        return Ask(new, hit, capacity_tokens, stretches_to_fill(self.parts, starts, capacity_tokens, new))
 
     def _shortage(self, ask: Ask, granted: list[Ask], later: list[Ask]) -> OutOfBlocks | None:
         """Why a request does not fit while others have their claims, and those granted their new blocks, if so."""
         earlier = [place for one in granted for place in places_of(self.parts, one.hit.rows)]
         claimed = earlier + [place for one in [ask, *later] for place in places_of(self.parts, one.hit.rows)]
-        wanted = slots_of(self.parts, ask.cells)
-        promised = slots_of(self.parts, [cell for one in granted for cell in one.cells])
+        wanted = slots_of(self.parts, ask.stretches)
+        promised = slots_of(self.parts, [stretch for one in granted for stretch in one.stretches])
         for number, pool in enumerate(self.pools):
             free = pool.free_once_claimed(slots_in(number, earlier)) - promised[number]
             left = pool.free_once_claimed(slots_in(number, claimed)) - promised[number]
@@ -109,24 +124,27 @@ class ReferenceReplica(ReferenceHolders):
     def _start(self, ask: Ask) -> ReferenceSequence:
         sequence = ReferenceSequence(ask, self.parts, len(self.groups))
         self.running[ask.new.sequence_id] = sequence
-        self._fill(sequence, ask.cells)
+        self._fill(sequence, ask.stretches)
         self.counters.admitted += 1
         self.counters.prompt_tokens += sequence.tokens
         self.counters.hit_tokens += sequence.cached_tokens
         return sequence
 
-    def _fill(self, sequence: ReferenceSequence, cells: list[Cell]) -> None:
-        """Make the tables as wide as the room of their sequence, with new slots in these cells."""
+    def _fill(self, sequence: ReferenceSequence, stretches: list[Stretch]) -> None:
+        """Make the tables as wide as the room of their sequence, with new slots in these columns."""
         for part, rows in zip(self.parts, sequence.rows, strict=True):
             for row in rows:
                 row.extend([0] * (part.width(sequence.capacity_tokens, sequence.new) - len(row)))
-        for number, beam, column in cells:
-            slot, lost = self.pools[self.parts[number].pool].take()
-            for row in sequence.rows[number] if beam is None else [sequence.rows[number][beam]]:
-                row[column] = slot
-            if lost:
-                del self.groups[lost.group].slot_of[lost.digest]
-                self.counters.evictions += 1
+        for number, beam, columns in stretches:
+            pool = self.pools[self.parts[number].pool]
+            rows = sequence.rows[number] if beam is None else [sequence.rows[number][beam]]
+            for column in columns:
+                slot, lost = pool.take()
+                for row in rows:
+                    row[column] = slot
+                if lost:
+                    del self.groups[lost.group].slot_of[lost.digest]
+                    self.counters.evictions += 1
 
     def pin(self, pin_id: PinId, digests: bytes) -> int:
         """Hold what a prefix hits until the pin is given back: its tokens."""
@@ -144,9 +162,9 @@ class ReferenceReplica(ReferenceHolders):
         self.counters.rounds += 1
         return hit.tokens
 
-    def _cells_of_growth(self, sequence: ReferenceSequence, units: int) -> list[Cell]:
+    def _stretches_of_growth(self, sequence: ReferenceSequence, units: int) -> list[Stretch]:
         starts = [len(rows[0]) for rows in sequence.rows]
-        return cells_to_fill(self.parts, starts, sequence.capacity_tokens + units * self.unit_tokens, sequence.new)
+        return stretches_to_fill(self.parts, starts, sequence.capacity_tokens + units * self.unit_tokens, sequence.new)
 
     def grow(self, sequence_ids: Sequence[SequenceId], blocks: int = 1) -> list[OutOfBlocks | SequenceTooLong | None]:
         """Give sequences more units, the first ones first: for each, None or why it got nothing."""
@@ -158,17 +176,17 @@ class ReferenceReplica(ReferenceHolders):
         refusals: list[OutOfBlocks | SequenceTooLong | None] = []
         shortage: OutOfBlocks | None = None  # of the first one that does not fit: nobody after it gets anything
         for sequence in sequences:
-            cells = self._cells_of_growth(sequence, blocks)
+            stretches = self._stretches_of_growth(sequence, blocks)
             too_long = sequence.capacity_tokens + blocks * self.unit_tokens > self.config.limits.sequence_tokens_max
             if not too_long:
-                shortage = shortage or self._shortage_of_growth(cells)
+                shortage = shortage or self._shortage_of_growth(stretches)
             if too_long or (shortage and not can_ever_grow(self.config, self.parts, sequence, blocks)):
                 refusals.append(SequenceTooLong(f"{sequence.sequence_id!r} would get too long"))
             elif shortage:
                 refusals.append(shortage)
             else:
                 sequence.capacity_tokens += blocks * self.unit_tokens
-                self._fill(sequence, cells)
+                self._fill(sequence, stretches)
                 refusals.append(None)
         for pool in self.pools:
             pool.end_take()
@@ -177,9 +195,9 @@ class ReferenceReplica(ReferenceHolders):
         self.counters.growth_refused += len(refusals) - refusals.count(None)
         return refusals
 
-    def _shortage_of_growth(self, cells: list[Cell]) -> OutOfBlocks | None:
-        """Why these cells cannot be filled now, if so: what is reserved is reserved for them."""
-        wanted = slots_of(self.parts, cells)
+    def _shortage_of_growth(self, stretches: list[Stretch]) -> OutOfBlocks | None:
+        """Why these stretches cannot be filled now, if so: what is reserved is reserved for them."""
+        wanted = slots_of(self.parts, stretches)
         for number, pool in enumerate(self.pools):
             if wanted[number] > pool.free():
                 return self._out_of_blocks(number, wanted[number], pool.free(), 0)
@@ -242,7 +260,7 @@ class ReferenceReplica(ReferenceHolders):
             group, rows = self.groups[number], sequence.rows[number]
             first = group.first_block(sequence.committed_tokens)
             for column in reversed(range(sequence.left_blocks[number], first)):
-                gone += [(group.pool, slot) for slot in distinct(rows, column)]
+                gone += [(group.pool, slot) for slot in dict.fromkeys([row[column] for row in rows]) if slot]
                 for row in rows:
                     row[column] = 0
             sequence.left_blocks[number] = max(first, sequence.left_blocks[number])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 Rows: TypeAlias = list[list[int]]  # the slots of a table, for each beam; 0: none
 Place: TypeAlias = tuple[int, int]  # the number of a pool, and a slot in it
-Cell: TypeAlias = tuple[int, int | None, int]  # the number of a part, a beam (None: all of them), and a column
+Stretch: TypeAlias = "tuple[int, int | None, Sequence[int]]"  # the number of a part, a beam (None: all), and columns
 
 GROWING = ("full", "sliding", "chunked", "recurrent")
 ORDER = {"full": 0, "sliding": 0, "chunked": 0, "recurrent": 1, "cross": 2, "state": 3, "fixed": 4}
@@ -81,10 +82,8 @@ class ReferenceGroup:
         return self.config.blocks or 1  # one state
 
     def keeps(self, column: int, new: NewSequence) -> bool:
-        """Whether a column gets a slot."""
+        """Whether a column of a recurrent group gets a slot; of the others, all do."""
         end = (column + 1) * self.block_tokens
-        if self.kind != "recurrent":
-            return True
         if new.beams > 1 and end > new.tokens:
             return False  # every beam goes on with other tokens: nobody can hit their states
         every_tokens = self.config.snapshot_tokens
@@ -92,8 +91,8 @@ class ReferenceGroup:
         return is_last_of_prompt or (every_tokens is not None and end % every_tokens == 0)
 
     def shares(self, column: int, new: NewSequence) -> bool:
-        """Whether all beams have the same slot in a column."""
-        if new.beams == 1 or self.kind in ("recurrent", "cross"):
+        """Whether all of several beams have the same slot in a column."""
+        if self.kind in ("recurrent", "cross"):
             return True
         return self.takes_part and (column + 1) * self.block_tokens <= new.tokens
 
@@ -110,10 +109,10 @@ def groups_of(config: Config) -> list[ReferenceGroup]:
     ]
 
 
-def cells_to_fill(
+def stretches_to_fill(
     parts: Sequence[ReferenceGroup], starts: Sequence[int], capacity_tokens: int, new: NewSequence
-) -> list[Cell]:
-    """The cells that get slots, in the order in which they do: by band, what beams share first, group by group.
+) -> list[Stretch]:
+    """The columns that get slots, in the order in which they do: by band, what beams share first, group by group.
 
     Args:
         parts: of the replica.
@@ -121,22 +120,23 @@ def cells_to_fill(
         capacity_tokens: that the tables are to have room for.
         new: whose tables.
     """
-    cells: list[Cell] = []
+    stretches: list[Stretch] = []
     for band in sorted({part.band for part in parts}):
-        shared: list[Cell] = []
-        private: list[Cell] = []
+        shared: list[Stretch] = []
+        private: list[Stretch] = []
         for number, part in enumerate(parts):
             if part.band == band:
-                columns = [
-                    column
-                    for column in range(starts[number], part.width(capacity_tokens, new))
-                    if part.keeps(column, new)
-                ]
-                own = [column for column in columns if not part.shares(column, new)]
-                shared += [(number, None, column) for column in columns if column not in own]
-                private += [(number, beam, column) for beam in range(new.beams) for column in own]
-        cells += shared + private
-    return cells
+                columns: Sequence[int] = range(starts[number], part.width(capacity_tokens, new))
+                if part.kind == "recurrent":
+                    columns = [column for column in columns if part.keeps(column, new)]
+                if new.beams == 1:
+                    shared.append((number, None, columns))
+                else:
+                    shared.append((number, None, [column for column in columns if part.shares(column, new)]))
+                    own = [column for column in columns if not part.shares(column, new)]
+                    private += [(number, beam, own) for beam in range(new.beams)]
+        stretches += shared + private
+    return stretches
 
 
 def last_first(parts: Sequence[ReferenceGroup], tables: Sequence[Rows]) -> list[Place]:
@@ -158,21 +158,21 @@ def _by_band(parts: Sequence[ReferenceGroup], numbers: list[int]) -> list[int]:
 
 def side_by_side(parts: Sequence[ReferenceGroup], numbers: Iterable[int], tables: Sequence[Rows]) -> list[Place]:
     """What tables of some parts hold, by the ends of the blocks, the last one first; what beams share is there once."""
-    held = [(parts[number], tables[number]) for number in numbers]
-    ends = {end for part, rows in held for end in range(part.block_tokens, _end(part, rows) + 1, part.block_tokens)}
-    places = []
-    for end in sorted(ends, reverse=True):
-        for part, rows in held:
-            if end % part.block_tokens == 0 and end <= _end(part, rows):
-                places += [(part.pool, slot) for slot in distinct(rows, end // part.block_tokens - 1)]
-    return places
+    rows = [
+        (parts[number].pool, parts[number].block_tokens, row) for number in numbers for row in each_once(tables[number])
+    ]
+    step = gcd(*[size for _, size, _ in rows]) or 1
+    return [
+        (pool, row[end // size - 1])
+        for end in range(max([size * len(row) for _, size, row in rows], default=0), 0, -step)
+        for pool, size, row in rows
+        if not end % size and end <= size * len(row) and row[end // size - 1]
+    ]
 
 
-def _end(part: ReferenceGroup, rows: Rows) -> int:
-    return len(rows[0]) * part.block_tokens
-
-
-def distinct(rows: Rows, column: int) -> list[int]:
-    """The slots in a column, each once, in the order of the beams."""
-    slots = [row[column] for row in rows]
-    return [slot for beam, slot in enumerate(slots) if slot and slot not in slots[:beam]]
+def each_once(rows: Rows) -> Rows:
+    """The rows of the beams, less the slots that they share with the first one."""
+    shared_less = [
+        [0 if slot == its_first else slot for slot, its_first in zip(row, rows[0], strict=True)] for row in rows[1:]
+    ]
+    return [rows[0], *shared_less]

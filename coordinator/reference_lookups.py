@@ -17,21 +17,26 @@ if TYPE_CHECKING:
 def look_up(config: Config, parts: Sequence[ReferenceGroup], digests: bytes, tokens: int) -> Hit:
     """What a chain hits within its first `tokens` tokens: the longest prefix that every group can serve."""
     tokens = min(tokens, digest_count(config, digests) * config.tokens_per_digest)
-    limit_tokens = tokens - tokens % config.unit_tokens
+    unit_tokens = config.unit_tokens
+    chains = {part.block_tokens: chain_of(config, digests, part.block_tokens) for part in parts if part.takes_part}
     served = []
     for part in parts:
         if part.takes_part:
-            chain = _chain(config, part, digests, limit_tokens)
-            served.append({blocks * part.block_tokens for blocks in part.lengths(chain)})
-    agreed = max(set.intersection(*served))
-    longest_of_first = max(tokens for tokens in served[0] if tokens % config.unit_tokens == 0)
-    rows = [part.row(_chain(config, part, digests, agreed)) if part.takes_part else [] for part in parts]
-    return Hit(agreed, longest_of_first - agreed, rows)
-
-
-def _chain(config: Config, group: ReferenceGroup, digests: bytes, tokens: int) -> list[bytes]:
-    """The digests of the blocks of a group that are complete within so many tokens."""
-    return chain_of(config, digests, group.block_tokens)[: tokens // group.block_tokens]
+            chain = chains[part.block_tokens][: tokens // unit_tokens * unit_tokens // part.block_tokens]
+            lengths = part.lengths(chain)
+            served.append(
+                {
+                    blocks * part.block_tokens // unit_tokens
+                    for blocks in lengths
+                    if blocks * part.block_tokens % unit_tokens == 0
+                }
+            )
+    units = max(set.intersection(*served))
+    agreed = units * unit_tokens
+    rows = [
+        part.row(chains[part.block_tokens][: agreed // part.block_tokens]) if part.takes_part else [] for part in parts
+    ]
+    return Hit(agreed, max(served[0]) * unit_tokens - agreed, rows)
 
 
 def look_up_encoder(config: Config, groups: Sequence[ReferenceGroup], digests: bytes, hit: Hit) -> None:
@@ -54,9 +59,9 @@ def to_publish(config: Config, sequence: ReferenceSequence, group: ReferenceGrou
     if group.kind == "cross":
         return split(config, sequence.new.encoder_digests)
     tokens = sequence.committed_tokens
-    return _chain(
-        config, group, sequence.digests, tokens if sequence.new.beams == 1 else min(tokens, sequence.prompt_tokens)
-    )
+    if sequence.new.beams > 1:
+        tokens = min(tokens, sequence.prompt_tokens)
+    return chain_of(config, sequence.digests, group.block_tokens)[: tokens // group.block_tokens]
 
 
 def publishing_order(group: ReferenceGroup) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.errors import DigestError, RequestError, TokenError
-from kvtroupe.coordinator.reference_groups import cells_to_fill
+from kvtroupe.coordinator.reference_groups import stretches_to_fill
 from kvtroupe.coordinator.retention import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import NewSequence
-    from kvtroupe.coordinator.reference_groups import Cell, Place, ReferenceGroup, Rows
+    from kvtroupe.coordinator.reference_groups import Place, ReferenceGroup, Rows, Stretch
 
 
 @dataclass
@@ -37,12 +37,12 @@ class Hit:
 
 @dataclass
 class Ask:
-    """A sequence to admit, what it hits, and the cells of its tables that need slots beyond that."""
+    """A sequence to admit, what it hits, and the columns of its tables that need slots beyond that."""
 
     new: NewSequence
     hit: Hit
     capacity_tokens: int
-    cells: list[Cell]
+    stretches: list[Stretch]
 
 
 class ReferenceSequence:
@@ -230,7 +230,7 @@ def can_ever_fit(config: Config, parts: Sequence[ReferenceGroup], new: NewSequen
     longest_units = min(new.tokens - 1, digest_tokens) // unit_tokens
     for units in range(longest_units + 1):
         starts = [units * unit_tokens // part.block_tokens * part.grows for part in parts]
-        needed = slots_of(parts, cells_to_fill(parts, starts, capacity_tokens, new))
+        needed = slots_of(parts, stretches_to_fill(parts, starts, capacity_tokens, new))
         for part, start in zip(parts, starts, strict=True):
             needed[part.pool] += start - part.first_block(units * unit_tokens) if start else 0
         if all(needed[number] <= pool.blocks - 1 - pool.reserved_blocks for number, pool in enumerate(config.pools)):
@@ -242,13 +242,16 @@ def can_ever_grow(config: Config, parts: Sequence[ReferenceGroup], sequence: Ref
     """Whether empty pools have room for a longer sequence, less what leaves its windows when all is computed."""
     starts = [part.first_block(sequence.capacity_tokens) if part.grows else 0 for part in parts]
     longer_tokens = sequence.capacity_tokens + units * config.unit_tokens
-    needed = slots_of(parts, cells_to_fill(parts, starts, longer_tokens, sequence.new))
+    needed = slots_of(parts, stretches_to_fill(parts, starts, longer_tokens, sequence.new))
     return all(needed[number] <= pool.blocks - 1 for number, pool in enumerate(config.pools))
 
 
-def slots_of(parts: Sequence[ReferenceGroup], cells: Iterable[Cell]) -> Counter[int]:
-    """For each pool how many slots these cells take."""
-    return Counter(parts[number].pool for number, _, _ in cells)
+def slots_of(parts: Sequence[ReferenceGroup], stretches: Iterable[Stretch]) -> Counter[int]:
+    """For each pool how many slots these columns take."""
+    counted: Counter[int] = Counter()
+    for number, _, columns in stretches:
+        counted[parts[number].pool] += len(columns)
+    return counted
 
 
 def slots_in(pool: int, places: list[Place]) -> list[int]:

@@ -7,10 +7,13 @@ the pools exactly as they were.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from kvtroupe.coordinator.attention import RecurrentState
 from kvtroupe.coordinator.claims import Ask
 from kvtroupe.coordinator.errors import OutOfBlocks, TierLost
 from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
@@ -158,6 +161,7 @@ class Settler:
         self._tiers = tiers
         self._claimer = tiers.claimer
         self._lookups = Lookups(pools, layout, tiers.claimer)
+        self._has_states = any(isinstance(rule, RecurrentState) for rule in layout.rules)
 
     def settle(self, growth: Sequence[Growth], current: Round | None, now_s: float) -> Settlement:
         """Claim for all requests, judge them in order, take what they get.
@@ -205,8 +209,28 @@ class Settler:
             claim = self._claimer.claim(ask, evidence, stale)
             if claim is None:
                 break
+            if self._has_states and claim.hit_tokens and self._leaves_no_room(ask, claim):
+                self._claimer.undo(claim)
+                claim = self._claimer.claim(replace(ask, limit_units=0), evidence, stale)
+                if claim is None:
+                    break
             grants.append(Grant(ask, claim, self._needs(ask, claim)))
         return grants
+
+    def _leaves_no_room(self, ask: Ask, claim: Claim) -> bool:
+        """Whether a sequence could never fit with its hit, and can without it.
+
+        A state that is hit takes a slot beside that of its copy, which may be one too many.
+        """
+        capacity_tokens = ask.units * self._layout.unit_tokens
+        is_too_much = False
+        for number, (pool, need) in enumerate(zip(self._pools, self._needs(ask, claim), strict=True)):
+            room = pool.ledger.blocks - 1 - pool.reserved_blocks
+            assert isinstance(need, int), "what one sequence needs is a number"
+            is_too_much |= need + int(np.count_nonzero(claim.slots[number])) > room
+            if self._layout.slots_at_admission(number, 0, capacity_tokens, ask.shape, cross_hit=False) > room:
+                return False
+        return is_too_much and ask.units > 0
 
     def _needs(self, ask: Ask, claim: Claim) -> list[int | list[int]]:
         pools = range(len(self._pools))

@@ -258,3 +258,24 @@ def test_what_fits_into_no_pool_with_any_one_hit_can_never_fit() -> None:
     roomy = replica_of(recurrent(pool="states"), sliding(1, pool="blocks"), usable={"states": 3, "blocks": 3})
     (result,) = roomy.admit([prompt])
     assert isinstance(result, OutOfBlocks)  # it waits for somebody who publishes what it can hit
+
+
+def test_a_state_whose_hit_would_leave_no_room_is_not_hit() -> None:
+    """13 tokens keep one state beside their own: two slots. A state of 8 tokens that is hit would be a third one.
+
+    Nobody runs, so that waiting would never help.
+    """
+    replica = replica_of(recurrent(), usable=2)
+    cache(replica, "abx")
+    assert list(published(replica, "recurrent")) == [last_digest("ab")]
+
+    result = run(replica, new("b", "abc"))
+
+    assert (result.cached_tokens, result.junction_tokens, result.reads_after) == (0, 0, ())
+    assert sorted([*tables(result)[0], *states(result)[0]]) == [0, 0, 0, 1, 2]
+    end_all(replica)
+
+    roomy = replica_of(recurrent(), usable=3)
+    cache(roomy, "abx")
+    assert run(roomy, new("b", "abc")).cached_tokens == 8
+    end_all(roomy)
