@@ -34,6 +34,7 @@ MIXED = [
     "fsc",
     "frs",
     "fxx",
+    "xfx",
     "xnr",
     "fscrxn",
 ]

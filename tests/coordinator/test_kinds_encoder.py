@@ -6,10 +6,11 @@ import pytest
 
 from kvtroupe.coordinator.check import check
 from kvtroupe.coordinator.config import GroupConfig
-from kvtroupe.coordinator.messages import NewSequence
+from kvtroupe.coordinator.messages import Evidence, NewSequence, ReleaseEvent
+from kvtroupe.coordinator.prefix_index import NOTHING_KNOWN
 from kvtroupe.coordinator.retention import Retention, RetentionRange
 from tests.coordinator.kinds import FULL, cross, end_all, fixed, free, published, recurrent, replica_of, run, table
-from tests.coordinator.support import chain, last_digest, listed, split, tables
+from tests.coordinator.support import Desk, admitted, chain, last_digest, listed, slots, split, tables
 
 ENCODER = "xyz"  # 10 tokens of encoder input are three blocks, the last one not full
 
@@ -122,6 +123,25 @@ def test_every_cross_group_has_to_have_all_of_it() -> None:
     assert run(replica, with_input("c")).encoder_cached is False
     replica.release("c")
     end_all(replica)
+
+
+def test_encoder_input_that_has_changed_hands_since_the_group_answered_is_no_hit() -> None:
+    """The group names the third block under a generation that has passed: the first two are not claimed either."""
+    desk = Desk(replica_of(FULL, cross(), usable=10).config)
+    desk.ask(1, with_input("a", "p"))
+    (first,) = admitted(desk.answer(1, [NOTHING_KNOWN], [NOTHING_KNOWN]))
+    blocks = listed(first.tables[1])
+    assert blocks == [3, 4, 5]
+    desk.send(ReleaseEvent("a"))
+    order = desk.free()
+
+    desk.ask(2, with_input("b", "q"))
+    stale = Evidence(0b111, slots(*blocks), slots(1, 1, 7), 3)
+    (second,) = admitted(desk.answer(2, [NOTHING_KNOWN], [stale]))
+
+    assert second.encoder_cached is False
+    assert [*listed(second.tables[0]), *listed(second.tables[1])] == order[:5]
+    assert desk.state.counters.stale_places == 1
 
 
 def test_encoder_input_without_digests_is_not_shared() -> None:
