@@ -55,6 +55,7 @@ class Edge:
         self._digest_bytes = config.digest_bytes
         self._limits = config.limits
         self._pools = pools
+        self._usable = [pool.ledger.blocks - 1 - pool.reserved_blocks for pool in pools]
         self._layout = layout
         cross = [
             rule.block_tokens
@@ -168,21 +169,25 @@ class Edge:
                 f"sequence {new.sequence_id!r} needs room for {capacity_tokens} tokens; "
                 f"sequence_tokens_max is {self._limits.sequence_tokens_max}"
             )
-        for number, pool in enumerate(self._pools):
-            usable = pool.ledger.blocks - 1 - pool.reserved_blocks
-            needed = self._layout.slots_at_admission(number, 0, capacity_tokens, ask.shape, cross_hit=False)
-            if needed <= usable:
-                continue
+        for number, room in enumerate(self._usable):
+            if self._layout.slots_at_admission(number, 0, capacity_tokens, ask.shape, cross_hit=False) > room:
+                break
+        else:
+            return None
+        for number, room in enumerate(self._usable):
             needed = self._fewest_slots(number, ask, capacity_tokens)
-            if needed > usable:
+            if needed > room:
                 return SequenceTooLong(
-                    f"sequence {new.sequence_id!r} needs {needed} slots of pool {pool.name!r} at least, which has "
-                    f"{usable} for it; shorten it or enlarge the pool"
+                    f"sequence {new.sequence_id!r} needs {needed} slots of pool {self._pools[number].name!r} at least, "
+                    f"which has {room} for it; shorten it or enlarge the pool"
                 )
         return None
 
     def _fewest_slots(self, pool: int, ask: Ask, capacity_tokens: int) -> int:
-        """What a sequence takes with the longest hit: blocks that a window has left behind take no slot."""
+        """What a sequence takes with the longest hit: blocks that a window has left behind take no slot.
+
+        Any shorter hit but none at all takes as many or more.
+        """
         layout = self._layout
         hit_tokens = ask.limit_units * self._unit_tokens
         needed = layout.slots_at_admission(pool, hit_tokens, capacity_tokens, ask.shape, cross_hit=False)

@@ -19,10 +19,13 @@ from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvtroupe.coordinator.bands import Band
     from kvtroupe.coordinator.claims import Pool
     from kvtroupe.coordinator.ledger import Ledger
     from kvtroupe.coordinator.prefix_index import PrefixIndex, Run
     from kvtroupe.coordinator.replica import Replica
+    from kvtroupe.coordinator.sequences import Sequence
+    from kvtroupe.coordinator.tables import BlockTable
 
 
 def check(replica: Replica, mirror: Mirror | None = None) -> None:
@@ -171,16 +174,49 @@ def _check_tables(replica: Replica) -> None:
             "lengths of a sequence are out of order",
             sequence,
         )
-        for band, table in zip(replica.state.layout.bands, sequence.tables, strict=True):
-            _, end = band.span(0, sequence.capacity_tokens, sequence.shape)
-            _require(table.blocks == end, "a table of another length", sequence_id, band.groups, table.blocks, end)
-            if band.columns == "sparse":
-                continue  # where it has slots depends on what was hit and what is kept
-            for row, slots in enumerate(table.rows.tolist()):
-                group = band.groups[row // table.beams]
-                rule = replica.state.rules[group]
-                first = rule.first_block(sequence.committed_tokens) if band.grows else 0
-                nulls = [column for column, slot in enumerate(slots) if slot == NULL_SLOT]
-                _require(
-                    nulls == list(range(first)), "null blocks where the window is", sequence_id, group, nulls, first
-                )
+        for number in range(len(replica.state.layout.bands)):
+            _check_table(replica, sequence, number)
+
+
+def _check_table(replica: Replica, sequence: Sequence, number: int) -> None:
+    band, table = replica.state.layout.bands[number], sequence.tables[number]
+    where = sequence.sequence_id, band.groups
+    _, end = band.span(0, sequence.capacity_tokens, sequence.shape)
+    _require(table.blocks == end, "a table of another length", *where, table.blocks, end)
+    expected = _columns_held(replica, sequence, number)
+    for row, slots in enumerate(table.rows.tolist()):
+        held = [column for column, slot in enumerate(slots) if slot != NULL_SLOT]
+        group = band.groups[row // table.beams]
+        _require(held == expected[group], "null blocks where the window is", *where, group, held, expected[group])
+    _check_beams(band, table, sequence)
+    if band.columns in ("state", "fixed"):
+        published = replica.state.pools[band.pool].ledger.published[table.rows]
+        _require(not np.any(published), "a state or a fixed block is published", *where, table.rows.tolist())
+
+
+def _columns_held(replica: Replica, sequence: Sequence, number: int) -> dict[int, list[int]]:
+    """For each group of a band the columns that have a slot: those that are kept and that a token to come may read."""
+    band = replica.state.layout.bands[number]
+    _, end = band.span(0, sequence.capacity_tokens, sequence.shape)
+    hit = sequence.cached_tokens // band.rule.block_tokens if band.grows else 0
+    wanted = band.wanted(0, end, sequence.shape)
+    kept = {column for column in range(end) if wanted is None or wanted[column]}
+    if wanted is not None:  # of what a hit brings only the last state, whether this sequence would keep it or not
+        kept = {column for column in kept if column >= hit} | ({hit - 1} if hit else set())
+    held = {}
+    for group in band.groups:
+        first = replica.state.rules[group].first_block(sequence.committed_tokens) if band.grows else 0
+        held[group] = sorted(column for column in kept if column >= first)
+    return held
+
+
+def _check_beams(band: Band, table: BlockTable, sequence: Sequence) -> None:
+    """The beams of a group have the same slots in the columns that they share, and different ones in all others."""
+    shared = band.shared(0, table.blocks, sequence.shape)
+    for place, group in enumerate(band.groups):
+        rows = table.rows[place * table.beams : (place + 1) * table.beams]
+        for column, slots in enumerate(rows.T.tolist()):
+            different = 1 if column < shared or not any(slots) else table.beams
+            _require(
+                len(set(slots)) == different, "beams share the wrong blocks", sequence.sequence_id, group, column, slots
+            )

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from kvtroupe.coordinator.bands import Layout
     from kvtroupe.coordinator.claims import Ask, Claim, Pool, Stale
+    from kvtroupe.coordinator.copy_room import CopyRoom
     from kvtroupe.coordinator.messages import Child, Evidence, Generations, Slots
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
-    from kvtroupe.coordinator.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,15 @@ class Extender:
     Args:
         pools: of the replica.
         layout: of its tables.
-        transfers: that copy.
+        room: for copies.
     """
 
-    def __init__(self, pools: Sequence[Pool], layout: Layout, transfers: Transfers) -> None:
+    def __init__(self, pools: Sequence[Pool], layout: Layout, room: CopyRoom) -> None:
         self._pools = pools
         self._layout = layout
-        self._transfers = transfers
-        self._planned = [0] * len(pools)  # copies that claims of this round need; those of undone ones count, too
+        self._room = room
 
     # -- within a round ------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """A round is settled now."""
-        self._planned = [0] * len(self._pools)
 
     def extend(self, claim: Claim, ask: Ask, evidence: Sequence[Evidence | None], stale: Stale) -> None:
         """Extend a claim if its prompt goes on with tokens that every group has.
@@ -114,12 +109,7 @@ class Extender:
 
     def _plan(self, extension: Extension) -> bool:
         """Whether there is room for the copies of an extension, and those of others of this round."""
-        for number, pool in enumerate(self._pools):
-            count = len(extension.in_pool(pool)[0]) * extension.beams
-            self._planned[number] += count
-            if count and self._planned[number] > self._transfers.room(number):
-                return False
-        return True
+        return self._room.plan([len(extension.in_pool(pool)[0]) * extension.beams for pool in self._pools])
 
     def _claim(self, extension: Extension, stale: Stale) -> bool:
         """Hold the sources for the copy; False: one has changed hands, and none is held."""

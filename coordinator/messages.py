@@ -223,11 +223,12 @@ class NewSequence:
             to be shared.
         spare_blocks: blocks in every group beyond those of the prompt, for the tokens to come; in units
             (`Config.unit_tokens`) where groups have blocks of different sizes.
-        retention: of the blocks that the sequence publishes.
+        retention: of the blocks that the sequence publishes; ranges say nothing about its encoder input.
         beams: rows of its tables in every group. Blocks that the prompt fills are the same in all of them, the others
             differ; only those of the prompt are published.
         encoder_tokens: tokens of its encoder input, for cross groups.
-        encoder_digests: of the blocks of the encoder input, the last one included; none if it is not to be shared.
+        encoder_digests: of the blocks of the encoder input, the last one included; none if it is not to be shared. The
+            first commit publishes these blocks.
         content: of all tokens of the prompt, where blocks may be reused in part (`Config.partial_reuse`); looked at
             only there. None: those of this sequence are reused whole, or not at all.
     """

@@ -191,9 +191,13 @@ class Publications:
         parents = self._parents(chain)[start:] if self._keeps_parents[number] else None
         slots = table.first_beams[:, start:end].copy()
         generations = self._ledgers[number].generation.take(slots)
-        priority, duration_s = sequence.retention.for_blocks(
-            start, end, band.rule.block_tokens, sequence.shape.prompt_tokens
-        )
+        retention = sequence.retention
+        priority: int | NDArray[np.uint8] = retention.priority
+        duration_s: float | NDArray[np.float64] | None = retention.duration_s
+        if band.rule.participates:  # ranges are of the prompt: they say nothing about the encoder's input
+            priority, duration_s = retention.for_blocks(
+                start, end, band.rule.block_tokens, sequence.shape.prompt_tokens
+            )
         expires_s = None if duration_s is None else now_s + duration_s
         content = sequence.content if band.columns == "dense" else None  # encoder blocks are hit whole
         outputs = []

@@ -1,49 +1,91 @@
-"""What the slow, obvious model of a replica is made of: pools, window groups, sequences. See `reference.py`."""
+"""What the slow, obvious model of a replica is made of: pools and sequences. See `reference.py`."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from kvtroupe.coordinator.errors import DigestError, TokenError
+from kvtroupe.coordinator.errors import DigestError, RequestError, TokenError
+from kvtroupe.coordinator.reference_groups import stretches_to_fill
 from kvtroupe.coordinator.retention import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import NewSequence
+    from kvtroupe.coordinator.reference_groups import Place, ReferenceGroup, Rows, Stretch
 
-Tables: TypeAlias = list[list[int]]  # for each group the slots of the first blocks of a chain; 0: not held
-Place: TypeAlias = tuple[int, int]  # the number of a pool, and a slot in it
+
+@dataclass
+class Hit:
+    """What a chain hits.
+
+    Attributes:
+        tokens: agreed length.
+        junction_tokens: how much more the first group that takes part could serve.
+        rows: for each part the slots that are read, with 0 for columns that are not.
+        encoder_cached: whether the encoder input is hit.
+    """
+
+    tokens: int
+    junction_tokens: int
+    rows: Rows
+    encoder_cached: bool = False
 
 
 @dataclass
 class Ask:
-    """A sequence to admit, what it hits, and the blocks that it needs beyond that in every group."""
+    """A sequence to admit, what it hits, and the columns of its tables that need slots beyond that."""
 
     new: NewSequence
-    hit: Tables
-    new_blocks: int
+    hit: Hit
+    capacity_tokens: int
+    stretches: list[Stretch]
 
 
 class ReferenceSequence:
-    """A running sequence, and the answer to its admission."""
+    """A running sequence, and the answer to its admission.
 
-    def __init__(self, ask: Ask, block_tokens: int) -> None:
+    Its tables grow from what it hits: `parts` says which they are, in which order.
+    """
+
+    def __init__(self, ask: Ask, parts: Sequence[ReferenceGroup], groups: int) -> None:
+        hit = ask.hit
+        self.new = ask.new
         self.sequence_id = ask.new.sequence_id
         self.tokens = self.prompt_tokens = ask.new.tokens
-        self.cached_tokens = self.committed_tokens = self.capacity_tokens = len(ask.hit[0]) * block_tokens
+        self.cached_tokens = self.committed_tokens = hit.tokens
+        self.junction_tokens, self.encoder_cached = hit.junction_tokens, hit.encoder_cached
+        self.copies_states = hit.tokens > 0 and any(part.kind == "state" for part in parts)
+        self.capacity_tokens = ask.capacity_tokens
         self.digests = ask.new.digests
-        self.offered_blocks = len(ask.hit[0])  # hit, or offered to the indexes already
+        self.offered_blocks = [len(row) for row in hit.rows]  # of each part, hit or offered to the indexes already
+        self.left_blocks = [0 for _ in parts]  # of each part, columns that the window has left behind
         self.retention = ask.new.retention
-        self.tables = ask.hit
+        self.rows = [[list(row) for _ in range(ask.new.beams)] for row in hit.rows]
+        self._parts, self._groups = parts, groups
+
+    @property
+    def tables(self) -> list[list[int] | Rows]:
+        """The table of each group: a list of slots, or one for each beam."""
+        return [rows[0] if self.new.beams == 1 else rows for rows in self.rows[: self._groups]]
+
+    @property
+    def states(self) -> list[list[int]]:
+        """For each group the slots of its states, one for each beam; none but for recurrent ones."""
+        states: list[list[int]] = [[] for _ in range(self._groups)]
+        for part, rows in zip(self._parts[self._groups :], self.rows[self._groups :], strict=True):
+            states[part.group] = [row[0] for row in rows]
+        return states
 
 
-def retention_of(sequence: ReferenceSequence, token: int) -> tuple[int, float | None]:
-    """Priority and duration of the block that begins with a token."""
-    retention = sequence.retention
+def retention_of(sequence: ReferenceSequence, part: ReferenceGroup, block: int) -> tuple[int, float | None]:
+    """Priority and duration of a block: those of its first token, if it is one of the prompt or of the answer to it."""
+    retention, token = sequence.retention, block * part.block_tokens
+    if part.kind == "cross":
+        return retention.priority, retention.duration_s
     if token >= sequence.prompt_tokens and retention.decode_priority is not None:
         return retention.decode_priority, retention.decode_duration_s
     for one in retention.ranges:
@@ -63,36 +105,6 @@ class PublishedBlock:
     publication: int  # counts all blocks ever published
 
 
-class ReferenceGroup:
-    """What is published in one window group, and what its layers read of a chain of blocks."""
-
-    def __init__(self, pool: int, window_tokens: int | None, block_tokens: int) -> None:
-        self.pool = pool
-        self.window_tokens = window_tokens
-        self.block_tokens = block_tokens
-        self.slot_of: dict[bytes, int] = {}
-
-    def first_block(self, tokens: int) -> int:
-        """The first block that is still read once `tokens` are computed: the next token sees a window before it."""
-        if self.window_tokens is None:
-            return 0
-        return max(0, tokens - (self.window_tokens - 1)) // self.block_tokens
-
-    def lengths(self, chain: list[bytes]) -> set[int]:
-        """After how many blocks of a chain the group can go on: those where all that it then reads is published."""
-        lengths, stretch = {0}, 0
-        for length, digest in enumerate(chain, 1):
-            stretch = stretch + 1 if digest in self.slot_of else 0
-            if stretch >= length - self.first_block(length * self.block_tokens):
-                lengths.add(length)
-        return lengths
-
-    def table(self, chain: list[bytes]) -> list[int]:
-        """The slots of what is read after all blocks of a chain, 0 for blocks that are not."""
-        first = self.first_block(len(chain) * self.block_tokens)
-        return [0] * first + [self.slot_of[digest] for digest in chain[first:]]
-
-
 class ReferencePool:
     """Slots of one pool: the free ones in the order in which they are taken, and the uses of the others.
 
@@ -106,6 +118,7 @@ class ReferencePool:
         self.uses: Counter[int] = Counter()  # how many holders a slot has
         self.generation = [0] * blocks
         self.next_generation = 1
+        self.has_taken = False
         self.published: dict[int, PublishedBlock] = {}
 
     def free_order(self) -> list[int]:
@@ -135,11 +148,13 @@ class ReferencePool:
             slot, _ = queue.popitem(last=False)
         self.uses[slot] = 1
         self.generation[slot] = self.next_generation
+        self.has_taken = True
         return slot, self.published.pop(slot, None)
 
     def end_take(self) -> None:
-        """What is taken from here on gets another generation."""
-        self.next_generation += 1
+        """What is taken from here on gets another generation, if anything was taken since the last time."""
+        self.next_generation += self.has_taken
+        self.has_taken = False
 
     def give_back(self, slot: int) -> None:
         """Take one holder away; without any, the slot is free."""
@@ -169,45 +184,74 @@ def digest_count(config: Config, digests: bytes) -> int:
     return count
 
 
-def chain_of(config: Config, digests: bytes) -> list[bytes]:
+def chain_of(config: Config, digests: bytes, block_tokens: int) -> list[bytes]:
     """The digests of blocks: that of a block is the one of the last hash block in it."""
-    width, step = config.digest_bytes, config.digest_bytes * config.digests_per_block
+    width, step = config.digest_bytes, config.digest_bytes * block_tokens // config.tokens_per_digest
     return [digests[end - width : end] for end in range(step, len(digests) + 1, step)]
 
 
-def blocks_of(config: Config, new: NewSequence) -> int:
-    """How many blocks a sequence gets in every group."""
-    return -(-new.tokens // config.block_tokens) + new.spare_blocks
+def split(config: Config, digests: bytes) -> list[bytes]:
+    """Digests one by one."""
+    width = config.digest_bytes
+    return [digests[at : at + width] for at in range(0, len(digests), width)]
+
+
+def units_of(config: Config, new: NewSequence) -> int:
+    """How many units a sequence gets."""
+    return -(-new.tokens // config.unit_tokens) + new.spare_blocks
 
 
 def check_new(config: Config, new: NewSequence) -> None:
     """Refuse a sequence that makes no sense."""
     if new.tokens < 1 or new.spare_blocks < 0:
         raise TokenError(f"{new.tokens} tokens and {new.spare_blocks} spare blocks")
+    if not 1 <= new.beams <= config.limits.beams_max:
+        raise RequestError(f"{new.beams} beams")
     if digest_count(config, new.digests) > new.tokens // config.tokens_per_digest:
         raise DigestError(f"{new.tokens} tokens have fewer digests")
+    sizes = {config.group_block_tokens(n) for n, group in enumerate(config.groups) if group.kind == "cross"}
+    if not sizes and (new.encoder_tokens or new.encoder_digests):
+        raise RequestError("encoder input that no group holds")
+    if new.encoder_tokens < 0:
+        raise TokenError(f"{new.encoder_tokens} tokens of encoder input")
+    for block_tokens in sizes:
+        blocks = -(-new.encoder_tokens // block_tokens)
+        if digest_count(config, new.encoder_digests) not in (0, blocks):
+            raise DigestError(f"{blocks} blocks of encoder input have other digests")
 
 
-def can_ever_fit(config: Config, groups: list[ReferenceGroup], new: NewSequence) -> bool:
-    """Whether empty pools have room for a sequence, less the blocks that the longest possible hit leaves behind."""
+def can_ever_fit(config: Config, parts: Sequence[ReferenceGroup], new: NewSequence) -> bool:
+    """Whether empty pools have room for a sequence, less what some hit that is possible leaves behind."""
+    unit_tokens = config.unit_tokens
+    capacity_tokens = units_of(config, new) * unit_tokens
+    if capacity_tokens > config.limits.sequence_tokens_max:
+        return False
     digest_tokens = digest_count(config, new.digests) * config.tokens_per_digest
-    hit_tokens = min(new.tokens - 1, digest_tokens) // config.block_tokens * config.block_tokens
-    room = [pool.blocks - 1 - pool.reserved_blocks for pool in config.pools]
-    for group in groups:
-        room[group.pool] -= blocks_of(config, new) - group.first_block(hit_tokens)
-    return min(room) >= 0 and blocks_of(config, new) * config.block_tokens <= config.limits.sequence_tokens_max
+    longest_units = min(new.tokens - 1, digest_tokens) // unit_tokens
+    for units in range(longest_units + 1):
+        starts = [units * unit_tokens // part.block_tokens * part.grows for part in parts]
+        needed = slots_of(parts, stretches_to_fill(parts, starts, capacity_tokens, new))
+        for part, start in zip(parts, starts, strict=True):
+            needed[part.pool] += start - part.first_block(units * unit_tokens) if start else 0
+        if all(needed[number] <= pool.blocks - 1 - pool.reserved_blocks for number, pool in enumerate(config.pools)):
+            return True
+    return False
 
 
-def places_of(groups: list[ReferenceGroup], tables: Tables) -> list[Place]:
-    """All that tables hold."""
-    return [(group.pool, slot) for group, table in zip(groups, tables, strict=True) for slot in table if slot]
+def can_ever_grow(config: Config, parts: Sequence[ReferenceGroup], sequence: ReferenceSequence, units: int) -> bool:
+    """Whether empty pools have room for a longer sequence, less what leaves its windows when all is computed."""
+    starts = [part.first_block(sequence.capacity_tokens) if part.grows else 0 for part in parts]
+    longer_tokens = sequence.capacity_tokens + units * config.unit_tokens
+    needed = slots_of(parts, stretches_to_fill(parts, starts, longer_tokens, sequence.new))
+    return all(needed[number] <= pool.blocks - 1 for number, pool in enumerate(config.pools))
 
 
-def last_first(groups: list[ReferenceGroup], tables: Tables) -> list[Place]:
-    """All that tables hold, in the order of giving back: last block first, and the groups of a block side by side."""
-    rows = list(zip(groups, tables, strict=True))
-    blocks = range(len(tables[0]))
-    return [(group.pool, table[block]) for block in reversed(blocks) for group, table in rows if table[block]]
+def slots_of(parts: Sequence[ReferenceGroup], stretches: Iterable[Stretch]) -> Counter[int]:
+    """For each pool how many slots these columns take."""
+    counted: Counter[int] = Counter()
+    for number, _, columns in stretches:
+        counted[parts[number].pool] += len(columns)
+    return counted
 
 
 def slots_in(pool: int, places: list[Place]) -> list[int]:

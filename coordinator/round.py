@@ -7,10 +7,13 @@ the pools exactly as they were.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from kvtroupe.coordinator.attention import RecurrentState
 from kvtroupe.coordinator.claims import Ask
 from kvtroupe.coordinator.errors import OutOfBlocks, SequenceCancelled, TierLost
 from kvtroupe.coordinator.ledger import NULL_SLOT, Holder
@@ -159,6 +162,7 @@ class Settler:
         self._claimer = tiers.claimer
         self._extender = tiers.extender
         self._lookups = Lookups(pools, layout, tiers.claimer)
+        self._has_states = any(isinstance(rule, RecurrentState) for rule in layout.rules)
 
     def settle(self, growth: Sequence[Growth], current: Round | None, now_s: float) -> Settlement:
         """Claim for all requests, judge them in order, take what they get.
@@ -222,6 +226,11 @@ class Settler:
             claim = self._claimer.claim(ask, evidence, stale)
             if claim is None:
                 break
+            if self._has_states and claim.hit_tokens and not self._can_go_on(ask, claim):
+                self._claimer.undo(claim)
+                claim = self._claimer.claim(replace(ask, limit_units=0), evidence, stale)
+                if claim is None:
+                    break
             if ask.prompts[0].content is not None:
                 self._extender.extend(claim, ask, evidence, stale)
             grants.append(Grant(ask, claim, self.needs(ask, claim)))
@@ -233,6 +242,34 @@ class Settler:
             return SequenceCancelled(new.sequence_id)
         lost = self._tiers.lost_devices
         return TierLost(new.sequence_id, self._pools[min(lost)].name) if lost else None
+
+    def _can_go_on(self, ask: Ask, claim: Claim) -> bool:
+        """Whether a sequence gets states of its own to go on with from those that it hits.
+
+        There has to be room for them, and for the copies.
+        """
+        if self._leaves_no_room(ask, claim):
+            return False
+        blocks = [0] * len(self._pools)
+        if ask.units:
+            for band in self._layout.bands:
+                if band.columns == "state":
+                    blocks[band.pool] += len(band.groups) * ask.shape.beams
+        return self._tiers.copy_room.plan(blocks)
+
+    def _leaves_no_room(self, ask: Ask, claim: Claim) -> bool:
+        """Whether a sequence could never fit with its hit, and can without it.
+
+        A state that is hit takes a slot beside that of its copy, which may be one too many.
+        """
+        capacity_tokens = ask.units * self._layout.unit_tokens
+        is_too_much = False
+        for number, (pool, need) in enumerate(zip(self._pools, self.needs(ask, claim), strict=True)):
+            room = pool.ledger.blocks - 1 - pool.reserved_blocks
+            is_too_much |= need + int(np.count_nonzero(claim.slots[number])) > room
+            if self._layout.slots_at_admission(number, 0, capacity_tokens, ask.shape, cross_hit=False) > room:
+                return False
+        return is_too_much and ask.units > 0
 
     def needs(self, ask: Ask, claim: Claim) -> list[int]:
         """For each pool the slots that a request needs beyond those that it hits on the device."""

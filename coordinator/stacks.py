@@ -75,7 +75,7 @@ def engines_of(config: Config) -> tuple[dict[tuple[int, int], int], dict[int, in
     for place in places_of(config):
         pool = config.pools[place.pool]
         engines[place.pool, place.pool] = place.pool
-        in_flight_max.setdefault(place.pool, pool.blocks)  # copies within a device pool: each has a slot of its own
+        in_flight_max.setdefault(place.pool, pool.blocks)  # within a device pool; without room, a hit is given up
         if place.below is not None:
             engines[place.pool, place.below] = engines[place.below, place.pool] = place.below
             in_flight_max[place.below] = pool.copies_max_blocks

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvtroupe.coordinator.binds import Binds
 from kvtroupe.coordinator.claims import Claimer
+from kvtroupe.coordinator.copy_room import CopyRoom
 from kvtroupe.coordinator.demotions import Demotions
 from kvtroupe.coordinator.extensions import Extender
 from kvtroupe.coordinator.landings import Landings
@@ -38,6 +39,7 @@ class Tiers:
     Attributes:
         binds: what groups are to be told.
         claimer: of what requests hit.
+        copy_room: for copies within the device.
         extender: of hits that go on within a block.
         has_lower: whether there are pools below the device.
         lost_devices: numbers of the device pools whose memory is lost and not there again.
@@ -57,14 +59,15 @@ class Tiers:
         self._pools = parts.pools
         self._counters = parts.counters
         self._transfers = self.traffic.transfers
-        self.extender = Extender(parts.pools, parts.layout, self._transfers)
+        self.copy_room = CopyRoom(len(parts.pools), self._transfers)
+        self.extender = Extender(parts.pools, parts.layout, self.copy_room)
 
     # -- in a round ----------------------------------------------------------------------------------------------------
 
     def start(self, now_s: float) -> None:
         """A round is settled now."""
         self.lifts.start(now_s)
-        self.extender.start()
+        self.copy_room.start()
 
     def take(self, wanted: Sequence[int], now_s: float) -> list[Slots]:
         """Take slots of every pool, once in a round; content that is worth it is demoted."""

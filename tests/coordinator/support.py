@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kvtroupe.coordinator.claims import Pool
-    from kvtroupe.coordinator.messages import Output, SequenceId, Slots, ToCoordinator, ToGroup
+    from kvtroupe.coordinator.messages import Output, SequenceId, SessionsOutput, Slots, ToCoordinator, ToGroup
 
 DIGEST_BYTES = 8
 BLOCK_TOKENS = 4
@@ -227,12 +227,12 @@ def evidence(found: Slots, generation: int = 1, *, present: int | None = None) -
     return Evidence(bits, found, np.full(len(found), generation, np.int64), len(found))
 
 
-def messages_to(group: int, outputs: Sequence[Output]) -> list[ToGroup]:
+def messages_to(group: int, outputs: Sequence[SessionsOutput]) -> list[ToGroup]:
     """What a group is sent."""
     return [output.message for output in outputs if isinstance(output, GroupOutput) and output.group == group]
 
 
-def admitted(outputs: Sequence[Output]) -> list[Admitted]:
+def admitted(outputs: Sequence[SessionsOutput]) -> list[Admitted]:
     """The results of all admissions; none of them may be a refusal."""
     results = [result for output in outputs if isinstance(output, AdmitReply) for result in output.results]
     there = [result for result in results if isinstance(result, Admitted)]
@@ -240,7 +240,7 @@ def admitted(outputs: Sequence[Output]) -> list[Admitted]:
     return there
 
 
-def replies(outputs: Sequence[Output]) -> list[ToClient]:
+def replies(outputs: Sequence[SessionsOutput]) -> list[ToClient]:
     """What clients are sent."""
     return [output for output in outputs if isinstance(output, ToClient)]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Literal
 
 import pytest
 
 from kvtroupe.coordinator import errors
-from kvtroupe.coordinator.config import Limits
+from kvtroupe.coordinator.config import GroupConfig, Limits
 from kvtroupe.coordinator.errors import OutOfBlocks, SequenceTooLong
 from kvtroupe.coordinator.messages import NewSequence
 from kvtroupe.coordinator.reference import ReferenceReplica
-from kvtroupe.coordinator.reference_parts import ReferenceGroup, ReferenceSequence
+from kvtroupe.coordinator.reference_groups import ReferenceGroup
+from kvtroupe.coordinator.reference_parts import ReferenceSequence
 from kvtroupe.coordinator.retention import Retention
 from tests.coordinator.support import chain, last_digest, make_config, new, split
 
@@ -181,7 +183,8 @@ def test_a_hit_is_as_long_as_all_groups_can_serve() -> None:
 )
 def test_the_lengths_that_a_group_can_serve(window_tokens: int | None, published: str, lengths: set[int]) -> None:
     """Of a chain of six blocks with holes."""
-    group = ReferenceGroup(0, window_tokens, 4)
+    kind: Literal["full", "sliding"] = "sliding" if window_tokens else "full"
+    group = ReferenceGroup(0, 0, kind, GroupConfig(name="it", kind=kind, window_tokens=window_tokens), 4)
     group.slot_of = {last_digest("abcdef"[: "abcdef".index(word) + 1]): 1 for word in published}
 
     assert group.lengths(split(chain("abcdef"))) == lengths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -21,13 +22,13 @@ from kvtroupe.coordinator.messages import (
     Prompt,
 )
 from kvtroupe.coordinator.reference import ReferenceReplica
-from kvtroupe.coordinator.reference_parts import ReferenceSequence, chain_of
+from kvtroupe.coordinator.reference_parts import ReferenceSequence, chain_of, split
 from kvtroupe.coordinator.replica import Replica
-from tests.coordinator.drafts import DRAFTS, FENCES, PICKS, PROGRESS, Draft, Progress, configs
+from tests.coordinator.drafts import DRAFTS, FENCES, PICKS, PROGRESS, Draft, Encoder, Progress, configs, slots_of_unit
 from tests.coordinator.support import DIGEST_BYTES, chain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import SequenceId
@@ -52,6 +53,12 @@ BAD_CALLS: dict[str, Callable[[Either, ReferenceSequence], object]] = {
     "fewer spare blocks than none": lambda replica, _: replica.admit([NewSequence("new", 1, spare_blocks=-1)]),
     "a torn digest": lambda replica, _: replica.admit([NewSequence("new", 100, b"torn")]),
     "more digests than tokens": lambda replica, _: replica.admit([NewSequence("new", 1, bytes(2 * DIGEST_BYTES))]),
+    "no beams": lambda replica, _: replica.admit([NewSequence("new", 1, beams=0)]),
+    "too many beams": lambda replica, _: replica.admit([NewSequence("new", 1, beams=65)]),
+    "negative encoder input": lambda replica, _: replica.admit([NewSequence("new", 1, encoder_tokens=-1)]),
+    "digests of no encoder input": lambda replica, _: replica.admit(
+        [NewSequence("new", 1, encoder_digests=bytes(DIGEST_BYTES))]
+    ),
     "extension by nothing": lambda replica, one: replica.extend(one.sequence_id, 0),
     "extension of nobody": lambda replica, _: replica.extend("nobody"),
     "growth by nothing": lambda replica, one: replica.grow([one.sequence_id], 0),
@@ -82,13 +89,27 @@ def plain(answer: object) -> object:
     if isinstance(answer, KVTroupeError):
         return type(answer)
     if isinstance(answer, Admitted | ReferenceSequence):
-        its_tables = [list(map(int, table)) for table in answer.tables]
-        return answer.sequence_id, answer.cached_tokens, answer.capacity_tokens, its_tables
+        return _plain_admitted(answer)
     if isinstance(answer, CommitReply):
         return list(answer.published_blocks)
     if isinstance(answer, GrowReply):
         return [plain(refusal) for refusal in answer.refused]
     return [plain(one) for one in answer] if isinstance(answer, list) else answer
+
+
+def _plain_admitted(answer: Admitted | ReferenceSequence) -> object:
+    numbers = answer.sequence_id, answer.cached_tokens, answer.capacity_tokens, answer.junction_tokens
+    if isinstance(answer, Admitted):
+        assert not answer.writes_after, "copies are over before the next round"
+        copies_states = bool(answer.reads_after)
+    else:
+        copies_states = answer.copies_states
+    return numbers, answer.encoder_cached, listed(answer.tables), listed(answer.states), copies_states
+
+
+def listed(tables: Iterable[Any]) -> list[object]:
+    """Arrays, or lists of lists, as lists of lists of ints."""
+    return [np.asarray(table, np.int64).tolist() for table in tables]
 
 
 def outcome(call: Callable[[Either], object], replica: Either) -> object:
@@ -107,7 +128,8 @@ def seen_of(replica: Replica) -> dict[str, object]:
     return {
         "free": {name: replica.free_order(name).tolist() for name in names},
         "published": [replica.published(group.name) for group in replica.config.groups],
-        "tables": {one: [table.tolist() for table in replica.tables(one)] for one in running},
+        "tables": {one: listed(replica.tables(one)) for one in running},
+        "states": {one: listed(replica.state.tables.lent(it)[1]) for one, it in running.items()},
         "tokens": {one: (it.tokens, it.committed_tokens, it.capacity_tokens) for one, it in running.items()},
         "held": sorted((kind, str(one), name, sorted(slots.tolist())) for kind, one, name, slots in held if len(slots)),
         "counters": replica.counters(),
@@ -126,6 +148,7 @@ def expected_of(model: ReferenceReplica) -> dict[str, object]:
         "free": {name: pool.free_order() for name, pool in zip(names, model.pools, strict=True)},
         "published": [model.published(group) for group in range(len(model.groups))],
         "tables": {one: it.tables for one, it in model.running.items()},
+        "states": {one: it.states for one, it in model.running.items()},
         "tokens": {one: (it.tokens, it.committed_tokens, it.capacity_tokens) for one, it in model.running.items()},
         "held": sorted(holder for holder in held if holder[-1]),
         "counters": model.counters,
@@ -169,8 +192,8 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     def words_of(self, draft: Draft) -> list[int]:
         """The words of a draft, as many as some of the pools have room for; of an oddly long one, perhaps more."""
-        room = min(pool.blocks // len(self.config.groups) for pool in self.config.pools)
-        longest = max(2, room * self.config.digests_per_block * 2 // 3)
+        room = min(pool.blocks // slots_of_unit(self.config, pool.name) for pool in self.config.pools)
+        longest = max(2, room * self.config.unit_tokens // self.config.tokens_per_digest * 2 // 3)
         earlier = self.prompts[draft.earlier % len(self.prompts)]
         words = earlier[: draft.kept % (longest + 1)] + [draft.word] * draft.times
         return words if draft.oddity.too_long else words[:longest]
@@ -186,9 +209,19 @@ class ReplicaMachine(RuleBasedStateMachine):
             words = self.words[self.last_id] = self.words_of(draft)
             tokens = max(1, len(words) * per_digest + draft.loose_tokens % per_digest)
             told = chain(words[: max(0, len(words) - draft.oddity.untold_digests)])
-            new.append(NewSequence(self.last_id, tokens, told, draft.oddity.spare_blocks, draft.oddity.retention))
+            spare_blocks, retention, beams = draft.oddity.spare_blocks, draft.oddity.retention, draft.oddity.beams
+            encoder = self.encoder_input(draft.encoder)
+            new.append(NewSequence(self.last_id, tokens, told, spare_blocks, retention, beams, *encoder))
         self.prompts = ([self.words[one.sequence_id] for one in new] + self.prompts)[:8]
         return new
+
+    def encoder_input(self, draft: Encoder) -> tuple[int, bytes]:
+        """Its tokens, and the digests of its blocks if they are to be shared; none where nothing would hold it."""
+        sizes = [self.config.group_block_tokens(n) for n, it in enumerate(self.config.groups) if it.kind == "cross"]
+        if not sizes or not draft.blocks:
+            return 0, b""
+        digests = chain(["encoder", draft.subject, *range(draft.blocks - 1)])[-draft.blocks * DIGEST_BYTES :]
+        return draft.blocks * sizes[0] - draft.loose_tokens % sizes[0], digests if draft.is_shared else b""
 
     def admit_all(self, new: list[NewSequence]) -> None:
         """Admit sequences; if the last ones did not fit, end the oldest first, so that pools do not stay full."""
@@ -211,9 +244,9 @@ class ReplicaMachine(RuleBasedStateMachine):
         new = self.new_sequences(batch)
         self.last_id += 1
         self.words[self.last_id] = []
-        pools = enumerate(zip(self.slow.pools, self.config.pools, strict=True))
-        room = min((pool.free() - its.reserved_blocks) // self.slow.groups_of(one) for one, (pool, its) in pools)
-        new.insert(place, NewSequence(self.last_id, max(1, (room + more) * self.config.block_tokens)))
+        pools = zip(self.slow.pools, self.config.pools, strict=True)
+        units = [(pool.free() - its.reserved_blocks) // slots_of_unit(self.config, its.name) for pool, its in pools]
+        new.insert(place, NewSequence(self.last_id, max(1, (min(units) + more) * self.config.unit_tokens)))
         self.admit_all(new)
 
     @rule(batch=st.lists(DRAFTS, min_size=1, max_size=3))
@@ -231,7 +264,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         """Commit more tokens of a sequence, with the digests that are complete then, less some withheld."""
         one = self.running(pick)
         words = self.words[one.sequence_id]
-        more = progress.blocks * self.config.block_tokens + progress.loose_tokens % self.config.block_tokens
+        more = progress.blocks * self.config.block_tokens + progress.loose_tokens % self.config.unit_tokens
         tokens = one.tokens if progress.all_of_it else min(one.committed_tokens + more, one.capacity_tokens)
         complete = tokens // self.config.tokens_per_digest
         words.extend([progress.word] * (complete - len(words)))
@@ -250,13 +283,16 @@ class ReplicaMachine(RuleBasedStateMachine):
     @rule(several=st.lists(PICKS, min_size=1, max_size=4), blocks=st.sampled_from([1, 1, 2, 5]))
     def grow(self, several: list[int], blocks: int) -> None:
         """Give sequences more blocks: the slots that the answer names are the new ends of their tables."""
-        ids = list(dict.fromkeys(self.running(pick).sequence_id for pick in several))
+        picked = [self.running(pick) for pick in several]
+        ids = list(dict.fromkeys(one.sequence_id for one in picked if one.new.beams == picked[0].new.beams))
         refused = self.slow.grow(ids, blocks)
         reply = self.fast.grow(ids, blocks)
         assert plain(reply) == plain(refused)
-        granted = [self.slow.running[one].tables for one, refusal in zip(ids, refused, strict=True) if not refusal]
-        for group, slots in enumerate(reply.slots):
-            assert slots.tolist() == [its_tables[group][-blocks:] for its_tables in granted]
+        granted = [self.slow.running[one] for one, refusal in zip(ids, refused, strict=True) if not refusal]
+        for group, slots in zip(self.slow.groups, reply.slots, strict=True):
+            added = blocks * self.config.unit_tokens // group.block_tokens
+            ends = [[row[-added:] for row in one.rows[group.group]] for one in granted if group.grows]
+            assert slots.tolist() == (ends if picked[0].new.beams > 1 else [rows[0] for rows in ends])
 
     @precondition(lambda self: self.slow.running)
     @rule(pick=PICKS, fence=FENCES)
@@ -309,8 +345,12 @@ class ReplicaMachine(RuleBasedStateMachine):
     @rule(draft=DRAFTS)
     def look_up(self, draft: Draft) -> None:
         """Ask every group for a chain: it knows what is published of it, where, and how long a hit can be."""
-        blocks = chain_of(self.config, chain(self.words_of(draft)))
+        digests = chain(self.words_of(draft))
         for number, group in enumerate(self.fast.groups):
+            slow = self.slow.groups[number]
+            blocks = chain_of(self.config, digests, slow.block_tokens)
+            if slow.kind == "cross":
+                blocks = split(self.config, self.encoder_input(draft.encoder)[1])
             reply = group.handle(MatchRequest(0, (Prompt(b"".join(blocks), len(blocks)),)))
             assert isinstance(reply, MatchReply)
             found, published = reply.evidence[0], self.slow.published(number)
@@ -319,9 +359,9 @@ class ReplicaMachine(RuleBasedStateMachine):
             assert present == {block: published[digest] for block, digest in enumerate(blocks) if digest in published}
             assert len(places) == found.path_blocks
             assert found.present >> found.path_blocks == 0
-            lengths = self.config.groups[number].rule(self.config.block_tokens).servable(found.present, len(blocks))
-            expected = self.slow.groups[number].lengths(blocks)
-            assert lengths == sum(1 << length for length in expected)
+            if slow.takes_part:
+                lengths = self.fast.state.rules[number].servable(found.present, len(blocks))
+                assert lengths == sum(1 << length for length in slow.lengths(blocks))
 
     @precondition(lambda self: self.slow.running)
     @rule(what=st.sampled_from(sorted(BAD_CALLS)), pick=PICKS)
