@@ -82,8 +82,9 @@ class Outcomes:
             touched[copies.destination_pool] = np.concatenate(
                 [copies.destinations, touched.get(copies.destination_pool, copies.sources[:0])]
             )
+            for pool, slots in touched.items():  # whoever got one of these now would wait for longer than anybody may
+                self.records.keep(transfer_id, pool, np.unique(slots))
             for wait in self.records.waits.waiting_for(transfer_id):
-                self.records.keep_stuck(wait.sequence, transfer_id, touched)
                 error = TransferFailed(wait.sequence.sequence_id, self._tier(copies.source_pool), len(copies.sources))
                 outputs.append(self.undo(wait.sequence, error))
         return outputs

@@ -121,20 +121,10 @@ class Records:
     def keep(self, transfer_id: int, pool: int, slots: Slots) -> None:
         """Slots are not free before a transfer is over, whoever else uses them or does not."""
         ledger = self._pools[pool].ledger
-        ledger.claim(slots, ledger.generation.take(slots), Holder.TRANSFER)
+        unused = ledger.take_these(slots, Holder.TRANSFER)
+        others = slots if not len(unused) else slots.compress(~np.isin(slots, unused))
+        ledger.claim(others, ledger.generation.take(others), Holder.TRANSFER)
         self._kept.setdefault(transfer_id, []).append((pool, slots))
-
-    def keep_stuck(self, sequence: Sequence, transfer_id: int, touched: dict[int, Slots]) -> None:
-        """Some slots of a sequence that is about to be undone are not free before a transfer is over.
-
-        Args:
-            sequence: whose slots.
-            transfer_id: of the transfer.
-            touched: by pool, the slots that it reads or writes.
-        """
-        for pool, slots in enumerate(self._tables.held(sequence)):
-            if pool in touched:
-                self.keep(transfer_id, pool, slots.compress(np.isin(slots, touched[pool])))
 
     def release_kept(self, transfer_id: int) -> None:
         """The transfer is over."""

@@ -359,7 +359,7 @@ class Replica:
 
     def _run(self, message: ToCoordinator, now_s: float) -> ToClient | None:
         """Step, and deliver what goes to groups, until nothing is left to deliver: the reply to the client, if any."""
-        if self.state.round_runs or self.sessions.attached():
+        if self.state.current_round is not None or self.sessions.attached():
             raise RequestError(
                 "the direct face is for a replica without sessions, between rounds; bring the answers of the groups, "
                 "or send what you want as a message"

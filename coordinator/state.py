@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import Output, PinId, SequenceId, Slots, ToCoordinator
+    from kvtroupe.coordinator.round import Round
     from kvtroupe.coordinator.sequences import Sequence
 
 
@@ -367,6 +368,6 @@ class CoordinatorState:
         ]
 
     @property
-    def round_runs(self) -> bool:
-        """Whether a round waits for answers of groups."""
-        return self._rounds.current is not None
+    def current_round(self) -> Round | None:
+        """The round that waits for answers of groups, to look at; None: none does."""
+        return self._rounds.current

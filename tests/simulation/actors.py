@@ -95,7 +95,7 @@ class TierActor:
         for position, (source, destination) in enumerate(pairs):
             content = self.memory.get((copies.source_pool, rank, source))
             if copies.tokens is not None:
-                content = content[0], content[1][: copies.tokens.item(position)]
+                content = content[0], content[1][: copies.tokens.item(position)], content[2]
             if chance.random() < failure_rate:
                 failed.append(position)
                 content = GARBAGE

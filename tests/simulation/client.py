@@ -82,7 +82,7 @@ class Client:
         """With nothing asked, and no session."""
         self.engine = self.make_engine()
         self.token = b""
-        self._is_attached = False
+        self.is_attached = False
         self._number = 0
         self._confirmed = 0
         self._unanswered: dict[int, ClientMessage | CancelRequest] = {}
@@ -112,7 +112,7 @@ class Client:
     def lose_connection(self) -> None:
         """With all that is under way."""
         self.connection = None
-        self._is_attached = False
+        self.is_attached = False
         self.outbox.clear()
         self.inbox.clear()
 
@@ -125,7 +125,7 @@ class Client:
             leftover.token = b""
 
     def _attached(self, reply: AttachReply) -> None:
-        self._is_attached = True
+        self.is_attached = True
         self.token = reply.token
         self.engine.held(reply.sequences)
         for number, message in self._unanswered.items():
@@ -145,7 +145,7 @@ class Client:
 
     def pump(self) -> None:
         """Send what the engine asks."""
-        while self._is_attached and self.engine.outbox and self._number - self._confirmed < UNCONFIRMED_MAX:
+        while self.is_attached and self.engine.outbox and self._number - self._confirmed < UNCONFIRMED_MAX:
             self._ask(self.engine.outbox.popleft())
 
     def _ask(self, message: ClientMessage | CancelRequest) -> None:
@@ -159,25 +159,29 @@ class Client:
 
     def repeat(self, chance: random.Random) -> None:
         """Send some of what is not answered again."""
-        if self._is_attached and self._unanswered:
+        if self._unanswered:
             numbers = chance.sample([*self._unanswered], min(len(self._unanswered), REPEATED_MAX))
             for number in numbers:
                 self._send(number, self._unanswered[number])
 
     def cancel(self, chance: random.Random) -> None:
         """Give up something whose answer was not heard."""
-        able = [
+        number = chance.choice(self.able_to_cancel())
+        message = self._unanswered[number]
+        assert isinstance(message, AdmitRequest | PinRequest)
+        self.engine.forget(message.request_id)
+        self._cancelled.add(number)
+        self._ask(CancelRequest(number))
+
+    def able_to_cancel(self) -> list[int]:
+        """Numbers of requests that it may give up."""
+        if not self.is_attached:
+            return []
+        return [
             number
             for number, message in self._unanswered.items()
             if isinstance(message, AdmitRequest | PinRequest) and number not in self._cancelled
         ]
-        if self._is_attached and able:
-            number = chance.choice(able)
-            message = self._unanswered[number]
-            assert isinstance(message, AdmitRequest | PinRequest)
-            self.engine.forget(message.request_id)
-            self._cancelled.add(number)
-            self._ask(CancelRequest(number))
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

@@ -124,6 +124,7 @@ class Engine:
         rules: of the groups.
         is_running: whether the coordinator has a sequence for running; what it has failed may read anything.
         outbox: what it asks of the coordinator, and its client has not sent yet.
+        resets_before: how many resets there were when a sequence was admitted.
         ids: of sequences and requests, none of which any other engine uses.
         running: sequences that were admitted, by id.
         asked: by sequence, its words, tokens of the prompt, and digests sent; by request, the sequence to grow.
@@ -137,6 +138,7 @@ class Engine:
     memory: Memory
     rules: list[AttentionRule]
     is_running: Callable[[int], bool]
+    resets_before: Callable[[int], int]
     ids: Iterator[int]
     outbox: deque[ClientMessage] = field(default_factory=deque)
     running: dict[int, Running] = field(default_factory=dict)
@@ -208,23 +210,23 @@ class Engine:
 
     def grow(self, chance: random.Random) -> None:
         """Ask for more room for a sequence."""
-        able = [one for one in self.running.values() if not one.is_growing and self._may_grow(one)]
-        if able:
-            one = chance.choice(able)
-            one.is_growing = True
-            request_id = next(self.ids)
-            self.asked[request_id] = "", one.number, 0
-            self.outbox.append(GrowRequest(request_id, (one.number,), 1))
+        one = chance.choice(self.able_to_grow())
+        one.is_growing = True
+        request_id = next(self.ids)
+        self.asked[request_id] = "", one.number, 0
+        self.outbox.append(GrowRequest(request_id, (one.number,), 1))
 
-    def _may_grow(self, one: Running) -> bool:
-        return one.capacity_tokens < WORDS_MAX * BLOCK_TOKENS
+    def able_to_grow(self) -> list[Running]:
+        """Sequences that may ask for more room."""
+        longest = (WORDS_MAX - 1) * BLOCK_TOKENS
+        return [one for one in self.running.values() if not one.is_growing and one.capacity_tokens <= longest]
 
     def end(self, chance: random.Random) -> None:
         """Release a sequence, or cancel one that was asked for."""
-        waiting = [number for number, (words, _, _) in self.asked.items() if words]
-        if waiting and chance.random() < 0.3:
-            self.cancelled.add(chance.choice(waiting))
-        elif self.running:
+        if not self.running or chance.random() < 0.2:
+            waiting = [number for number, (words, _, _) in self.asked.items() if words]
+            self.cancelled.update(waiting[:1])
+        else:
             self.release(chance.choice(list(self.running.values())))
 
     def release(self, one: Running) -> None:
@@ -236,10 +238,7 @@ class Engine:
 
     def begin_step(self, chance: random.Random) -> None:
         """Begin a step for a sequence that has something to compute and nothing to await."""
-        able = [one for one in self.running.values() if self._can_compute(one)]
-        if not able or self.last_step - self.told_step > AHEAD_MAX:
-            return
-        one = chance.choice(able)
+        one = chance.choice(self.able_to_compute())
         if one.computed_tokens == one.tokens:
             one.tokens += 1  # decode
         end = min(one.tokens, one.computed_tokens + chance.randint(1, 10))
@@ -247,6 +246,12 @@ class Engine:
         one.last_step = self.last_step
         self.steps.append(Step(self.last_step, one, one.computed_tokens, end, set(range(self.config.ranks))))
         one.computed_tokens = end
+
+    def able_to_compute(self) -> list[Running]:
+        """Sequences for which a step may begin."""
+        if self.last_step - self.told_step > AHEAD_MAX:
+            return []
+        return [one for one in self.running.values() if self._can_compute(one)]
 
     def _can_compute(self, one: Running) -> bool:
         one.reads_after -= self.done_transfers
@@ -271,6 +276,7 @@ class Engine:
     def _compute(self, step: Step, rank: int) -> None:
         one = step.sequence
         verifies = self.is_running(one.number)
+        resets = self.resets_before(one.number)
         for group, rule in enumerate(self.rules):
             pool = self._pool_of[group]
             if one.states[group]:
@@ -279,24 +285,25 @@ class Engine:
             table = one.tables[group]
             for block in range(rule.first_block(step.first_token), -(-step.first_token // BLOCK_TOKENS)):
                 if verifies:
-                    expected = written(one.words, min((block + 1) * BLOCK_TOKENS, step.first_token))
+                    expected = written(one.words, min((block + 1) * BLOCK_TOKENS, step.first_token), 0)
                     self.memory.expect((pool, rank, table[block]), expected, f"step {step.number} of {one.number}")
             for block in range(step.first_token // BLOCK_TOKENS, -(-step.end_token // BLOCK_TOKENS)):
-                content = written(one.words, min((block + 1) * BLOCK_TOKENS, step.end_token))
+                content = written(one.words, min((block + 1) * BLOCK_TOKENS, step.end_token), resets)
                 self.memory.put((pool, rank, table[block]), content)
 
     def _compute_state(self, step: Step, group: int, rank: int, *, verifies: bool) -> None:
         """A recurrent group: its state goes on from where it was, and is kept at some ends of blocks."""
         one, pool = step.sequence, self._pool_of[group]
+        resets = self.resets_before(one.number)
         state = pool, rank, one.states[group]
         if step.first_token and verifies:
-            expected = written(one.words, step.first_token)
+            expected = written(one.words, step.first_token, 0)
             self.memory.expect(state, expected, f"state in step {step.number} of {one.number}")
         for block in range(step.first_token // BLOCK_TOKENS, step.end_token // BLOCK_TOKENS):
             slot = one.tables[group][block]
             if slot:
-                self.memory.put((pool, rank, slot), written(one.words, (block + 1) * BLOCK_TOKENS))
-        self.memory.put(state, written(one.words, step.end_token))
+                self.memory.put((pool, rank, slot), written(one.words, (block + 1) * BLOCK_TOKENS, resets))
+        self.memory.put(state, written(one.words, step.end_token, resets))
 
     def _done(self, step: Step) -> None:
         one = step.sequence

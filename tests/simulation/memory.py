@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.state import CoordinatorState
 
-Content: TypeAlias = tuple[str, tuple[int, ...]]  # words of the chain before the block, its tokens that are written
+# Words of the chain before the block, its tokens that are written, and after which reset they were computed.
+Content: TypeAlias = tuple[str, tuple[int, ...], int]
 Place: TypeAlias = tuple[int, int, int]  # pool, rank, slot
 
-GARBAGE: Content = ("", (-1,))
+GARBAGE: Content = ("", (-1,), 0)
 TOKENS_OF = {"a": (1, 1, 1, 1), "b": (1, 1, 2, 2), "c": (1, 1, 2, 3)}  # words that begin alike
 WORD_OF = {tokens: word for word, tokens in TOKENS_OF.items()}
 
 
-def written(words: str, tokens: int) -> Content:
+def written(words: str, tokens: int, resets: int) -> Content:
     """What is in the block, or the state, of the last of some computed tokens of a chain; they are at least one."""
     block = (tokens - 1) // BLOCK_TOKENS
-    return words[:block], TOKENS_OF[words[block]][: tokens - block * BLOCK_TOKENS]
+    return words[:block], TOKENS_OF[words[block]][: tokens - block * BLOCK_TOKENS], resets
 
 
 class WrongContent(AssertionError):
@@ -63,12 +64,12 @@ class Memory:
         self._content[place] = content
 
     def expect(self, place: Place, content: Content, who: object) -> None:
-        """Read a slot.
+        """Read a slot; it does not matter after which reset it was computed.
 
         Raises:
             WrongContent: it holds something else.
         """
-        if self.get(place) != content:
+        if self.get(place)[:2] != content[:2]:
             raise WrongContent(f"{who} expects {content} in pool, rank, slot {place}, and there is {self.get(place)}")
 
     def is_there(self, pool: int, rank: int) -> bool:
@@ -85,8 +86,8 @@ class Memory:
         for place in [one for one in self._content if one[:2] == (pool, rank)]:
             del self._content[place]
 
-    def check_published(self, state: CoordinatorState) -> None:
-        """On every rank, what is published is what its digest says.
+    def check_published(self, state: CoordinatorState, resets: int) -> None:
+        """On every rank, what is published is what its digest says, and was computed after the last reset that counts.
 
         Raises:
             WrongContent: it is not.
@@ -97,6 +98,6 @@ class Memory:
                 for rank in self._ranks:
                     if not self.is_there(pool, rank):
                         continue
-                    words, tokens = self.get((pool, rank, slot))
-                    if tokens not in WORD_OF or last_digest(words + WORD_OF[tokens]) != digest:
-                        raise WrongContent(f"slot {slot} of pool {pool} is published; rank {rank} has {words, tokens}")
+                    words, tokens, computed = content = self.get((pool, rank, slot))
+                    if tokens not in WORD_OF or last_digest(words + WORD_OF[tokens]) != digest or computed < resets:
+                        raise WrongContent(f"slot {slot} of pool {pool} is published; rank {rank} has {content}")

@@ -62,7 +62,7 @@ def run(seed: int) -> None:
     """Half of the worlds have no faults but slow answers and failed copies, so that the others do not hide anything."""
     chance = random.Random(seed)  # noqa: S311 - chooses test cases
     config = make_config(chance)
-    faults = Faults() if seed % 2 else Faults(losses=False, restarts=False, resets=False, clients=False)
+    faults = Faults() if seed % 2 else Faults(losses=0, restarts=0, resets=0, clients=0)
     decisions = [chance.randrange(2**32) for _ in range(STEPS)]
     try:
         World(config, faults).run(decisions)

@@ -17,10 +17,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeAlias
 
-from kvtroupe.coordinator.check import check, quiescent
-from kvtroupe.coordinator.check_events import check_events
+from kvtroupe.coordinator.check import quiescent
 from kvtroupe.coordinator.errors import SessionLost, UnknownSession
-from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.messages import (
     AttachRequest,
     ClientOutput,
@@ -43,6 +41,7 @@ from tests.simulation.actors import GroupActor, TierActor
 from tests.simulation.client import Client
 from tests.simulation.engine import Engine
 from tests.simulation.memory import Memory
+from tests.simulation.watch import Watch
 
 if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config
@@ -53,6 +52,7 @@ Action: TypeAlias = Callable[[random.Random], object]
 CLIENTS = 2
 SAID_SHARE = 0.5  # of the losses are said before the new actor is there
 ROUNDS_TO_END = 1000
+LATE_SHARE = 0.3  # of the answers to an old coordinator come to the new one
 ASKS_AT_ONCE = 4  # with many more, hardly any would be admitted
 
 
@@ -62,17 +62,21 @@ class Faults:
 
     Attributes:
         copies: how often a copy fails.
-        losses: whether groups and tiers die.
-        restarts: whether the coordinator does.
-        resets: whether content is thrown away.
-        clients: whether clients lose their connections, and die.
+        losses: how likely it is that a group dies, or a tier actor.
+        restarts: the same of the coordinator.
+        resets: how likely it is that content is thrown away.
+        clients: how likely it is that a client loses its connection; that it dies is a third of it.
+        tiers: how likely the tier actors of the device, the host and the disk are to do something.
+        steps: the same of engines.
     """
 
     copies: float = 0.02
-    losses: bool = True
-    restarts: bool = True
-    resets: bool = True
-    clients: bool = True
+    losses: float = 0.1
+    restarts: float = 0.03
+    resets: float = 0.03
+    clients: float = 0.15
+    tiers: tuple[float, float, float] = (2, 2, 2)
+    steps: float = 4
 
 
 class World:
@@ -90,7 +94,7 @@ class World:
         self.epoch = 0
         self.memory = Memory(config)
         self.replica = Replica(config)
-        self._near, self._far = Mirror(config.digest_bytes), Mirror(config.digest_bytes)  # one reads events seldom
+        self.watch = Watch(self.replica, self.memory)
         self.groups = [GroupActor(group) for group in self.replica.groups]
         self.tiers = {
             (pool, rank): TierActor(TierRows(pool, rank), self.memory)
@@ -107,7 +111,9 @@ class World:
         return Client(f"process {next(self._ids)}", self._new_engine)
 
     def _new_engine(self) -> Engine:
-        return Engine(self.config, self.memory, self.config.rules(), self._is_running, self._ids)
+        return Engine(
+            self.config, self.memory, self.config.rules(), self._is_running, self.watch.resets_before, self._ids
+        )
 
     @property
     def state(self) -> CoordinatorState:
@@ -143,13 +149,13 @@ class World:
         """What can happen now: name, how likely it is, and what it is."""
         actions: list[tuple[str, float, Action]] = [
             ("pass time", 0.3, self._pass_time),
-            ("read events", 0.3, sure(partial(self._mirror, self._far))),
+            ("read events", 0.3, sure(self.watch.read_events)),
         ]
         for number, client in enumerate(self.clients):
             actions += [(f"{what} of {number}", weight, action) for what, weight, action in self._of_client(client)]
         actions += [(f"group {one.group.number}", 4, sure(one.work)) for one in self.groups if one.inbox]
         actions += [
-            (f"tier {pool} {rank}", 2, partial(tier.work, failure_rate=self.faults.copies))
+            (f"tier {pool} {rank}", self._pace(pool), partial(tier.work, failure_rate=self.faults.copies))
             for (pool, rank), tier in self.tiers.items()
             if tier.inbox
         ]
@@ -167,22 +173,25 @@ class World:
         actions: list[tuple[str, float, Action]] = [
             ("ask", 1 if may_ask else 0.1, engine.ask),
             ("ask about", 0.35, engine.ask_about),
-            ("grow", 0.5, engine.grow),
-            ("end", 0.6, engine.end),
-            ("cancel", 0.2, client.cancel),
-            ("repeat", 0.1, client.repeat),
-            ("begin step", 2, engine.begin_step),
         ]
+        if engine.able_to_grow():
+            actions.append(("grow", 0.5, engine.grow))
+        if engine.running or engine.requests:
+            actions.append(("end", 0.6, engine.end))
+        if engine.able_to_compute():
+            actions.append(("begin step", 3, engine.begin_step))
+        if client.able_to_cancel():
+            actions.append(("cancel", 0.3, client.cancel))
+        if client.is_attached:
+            actions.append(("repeat", 0.1, client.repeat))
         if client.connection is None:
             actions.append(("connect", 0.4, sure(partial(self._connect, client))))
         if client.inbox:
             actions.append(("hear", 6, sure(client.hear)))
-        actions += [(f"step on {rank}", 4, sure(partial(engine.work, rank))) for rank in engine.ranks_with_work()]
-        actions += [
-            (f"old step {number} on {rank}", 1, sure(partial(leftover.engine.work, rank)))
-            for number, leftover in enumerate(client.leftovers)
-            for rank in leftover.engine.ranks_with_work()
-        ]
+        for number, one in enumerate(client.engines()):
+            weight = self.faults.steps / 4 if number else self.faults.steps  # those left to end take their time
+            ranks = one.ranks_with_work()
+            actions += [(f"step {number} on {rank}", weight, sure(partial(one.work, rank))) for rank in ranks]
         actions += [
             ("acknowledge", 0.3, sure(partial(self._acknowledge, client))) for _ in client.acknowledgements()[:1]
         ]
@@ -195,14 +204,23 @@ class World:
     def _faults(self) -> list[tuple[str, float, Action]]:
         faults: list[tuple[str, float, Action]] = []
         if self.faults.resets:
-            faults.append(("reset", 0.03, sure(self.clients[0].engine.reset)))
+            faults.append(("reset", self.faults.resets, sure(self.clients[0].engine.reset)))
         if self.faults.losses:
-            faults += [("lose group", 0.1, self._lose_group), ("lose tier", 0.1, self._lose_tier)]
+            faults += [(f"lose {what}", self.faults.losses, lose) for what, lose in self._losses()]
         if self.faults.restarts:
-            faults.append(("restart", 0.03, sure(self._restart)))
+            faults.append(("restart", self.faults.restarts, self._restart))
         if self.faults.clients:
-            faults += [("disconnect", 0.15, self._disconnect), ("kill", 0.05, self._kill)]
+            faults += [
+                ("disconnect", self.faults.clients, self._disconnect),
+                ("kill", self.faults.clients / 3, self._kill),
+            ]
         return faults
+
+    def _losses(self) -> list[tuple[str, Action]]:
+        return [("group", self._lose_group), ("tier", self._lose_tier)]
+
+    def _pace(self, pool: int) -> float:
+        return self.faults.tiers[("device", "host", "disk").index(self.config.pools[pool].tier)]
 
     def end(self) -> None:
         """Let everything that is under way end, give all back, and see that every slot is free."""
@@ -213,7 +231,7 @@ class World:
             self._deliver_all()
         else:
             raise AssertionError("something is never done")
-        self._look()
+        self.watch.look(self.groups)
         if not quiescent(self.replica):
             held = {pool.name: self.replica.holders(pool.name) for pool in self.config.pools}
             raise AssertionError(f"something was not given back: {held}")
@@ -282,7 +300,8 @@ class World:
         elif isinstance(message, TierReadyEvent):
             self.tiers[message.pool, message.rank].is_there = True
             self.memory.away.discard((message.pool, message.rank))
-        for output in self.replica.step(message, self.now_s):
+        outputs = self.replica.step(message, self.now_s)
+        for output in outputs:
             if isinstance(output, GroupOutput):
                 if self.groups[output.group].is_there:
                     self.groups[output.group].inbox.append(output)
@@ -294,19 +313,8 @@ class World:
                 for client in self.clients:
                     if client.connection == output.connection:
                         client.inbox.append(output.message)
-        self._look()
-
-    def _look(self) -> None:
-        """Every invariant that can be seen now."""
-        self.memory.check_published(self.state)
-        self._mirror(self._near)
-        if not any(group.inbox or group.outbox for group in self.groups):
-            self.replica.groups = [group.group for group in self.groups]
-            check(self.replica)
-
-    def _mirror(self, mirror: Mirror) -> None:
-        """A mirror reads what it has missed, and knows what the coordinator knows."""
-        check_events(self.replica, mirror)
+        self.watch.stepped(outputs)
+        self.watch.look(self.groups)
 
     def _is_running(self, number: int) -> bool:
         return number in self.state.records.sequences and not self._device_is_lost()
@@ -319,6 +327,7 @@ class World:
     def _pass_time(self, chance: random.Random) -> None:
         self.now_s += chance.choice([0.1, 0.5, 2.0, 7.0])
         self.send(TimerEvent())
+        self.watch.check_punctual(self.now_s)
 
     def _lose_group(self, chance: random.Random) -> None:
         number = chance.randrange(len(self.groups))
@@ -340,17 +349,23 @@ class World:
             tier.outbox.append(TierLostEvent(pool, rank))
         tier.outbox.append(TierReadyEvent(pool, rank, self.memory.epochs[pool, rank]))
 
-    def _restart(self) -> None:
+    def _restart(self, chance: random.Random) -> None:
         """The coordinator dies, with its groups and all messages; clients are told later, and go on until then.
 
-        What supervisors have to say of actors that are not there yet is said to the new one.
+        What supervisors have to say of actors that are not there yet is said to the new one; and so may some answers be
+        that were for the old one.
         """
         self.epoch += 1
         self.replica.restart(self.epoch)
+        self.watch.restarted()
         actors: list[GroupActor | TierActor] = [*self.groups, *self.tiers.values()]
         for actor in actors:
             actor.inbox.clear()
-            said = [one for one in actor.outbox if isinstance(one, GroupReadyEvent | TierReadyEvent)]
+            said = [
+                one
+                for one in actor.outbox
+                if isinstance(one, GroupReadyEvent | TierReadyEvent) or chance.random() < LATE_SHARE
+            ]
             actor.outbox.clear()
             actor.outbox.extend(said)
         for client in self.clients:
