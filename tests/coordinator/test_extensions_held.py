@@ -150,7 +150,10 @@ def test_a_copy_that_fails_undoes_its_reader() -> None:
 
 
 def test_a_copy_that_is_overdue_keeps_its_slots() -> None:
-    """The reader fails at once; source and destination are in use until the tier actor has answered."""
+    """The reader fails at once; source and destination are in use until the tier actor has answered.
+
+    The source is in use for the copy, and both are because it is overdue.
+    """
     cluster = make()
     ((_, source),) = cluster.keep(FIRST, OTHER)
     free = cluster.replica.pool("device").ledger.free
@@ -161,7 +164,7 @@ def test_a_copy_that_is_overdue_keeps_its_slots() -> None:
     cluster.send(TimerEvent())
 
     assert cluster.replica.sequences() == []
-    assert cluster.uses(source, own) == [1, 1]
+    assert cluster.uses(source, own) == [2, 1]
     cluster.check()
 
     cluster.silent.clear()
