@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.conftest import Search
 
 STEPS = 1200
+NO_LOSSES = Faults(losses=0, restarts=0, resets=0, clients=0, drops=0)
 TRIES = 600  # runs to make a failing one shorter
 
 
@@ -62,7 +63,7 @@ def run(seed: int) -> None:
     """Half of the worlds have no faults but slow answers and failed copies, so that the others do not hide anything."""
     chance = random.Random(seed)  # noqa: S311 - chooses test cases
     config = make_config(chance)
-    faults = Faults() if seed % 2 else Faults(losses=0, restarts=0, resets=0, clients=0)
+    faults = Faults() if seed % 2 else NO_LOSSES
     decisions = [chance.randrange(2**32) for _ in range(STEPS)]
     try:
         World(config, faults).run(decisions)

@@ -64,7 +64,8 @@ class Watch:
         """Every invariant that can be seen now."""
         self._memory.check_published(self._replica.state, self._resets_done)
         check_events(self._replica, self._near)
-        if not any(group.inbox or group.outbox for group in groups):
+        sent = self._replica.state.mail.sent
+        if not any(one.inbox or one.outbox or one.group.applied != sent[one.group.number] for one in groups):
             self._replica.groups = [group.group for group in groups]
             check(self._replica)
 

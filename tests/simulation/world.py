@@ -26,6 +26,7 @@ from kvtroupe.coordinator.messages import (
     GroupLostEvent,
     GroupOutput,
     GroupReadyEvent,
+    LookupRequest,
     ProcessGoneEvent,
     RecoverEvent,
     TierLostEvent,
@@ -66,6 +67,8 @@ class Faults:
         restarts: the same of the coordinator.
         resets: how likely it is that content is thrown away.
         clients: how likely it is that a client loses its connection; that it dies is a third of it.
+        connects: how likely a client that has none is to connect.
+        drops: how likely it is that a group is never given a message.
         tiers: how likely the tier actors of the device, the host and the disk are to do something.
         steps: the same of engines.
     """
@@ -75,6 +78,8 @@ class Faults:
     restarts: float = 0.03
     resets: float = 0.03
     clients: float = 0.15
+    connects: float = 0.4
+    drops: float = 0.02
     tiers: tuple[float, float, float] = (2, 2, 2)
     steps: float = 4
 
@@ -185,7 +190,7 @@ class World:
         if client.is_attached:
             actions.append(("repeat", 0.1, client.repeat))
         if client.connection is None:
-            actions.append(("connect", 0.4, sure(partial(self._connect, client))))
+            actions.append(("connect", self.faults.connects, sure(partial(self._connect, client))))
         if client.inbox:
             actions.append(("hear", 6, sure(client.hear)))
         for number, one in enumerate(client.engines()):
@@ -207,6 +212,8 @@ class World:
             faults.append(("reset", self.faults.resets, sure(self.clients[0].engine.reset)))
         if self.faults.losses:
             faults += [(f"lose {what}", self.faults.losses, lose) for what, lose in self._losses()]
+        if self.faults.drops and any(group.inbox for group in self.groups):
+            faults.append(("drop", self.faults.drops, self._drop))
         if self.faults.restarts:
             faults.append(("restart", self.faults.restarts, self._restart))
         if self.faults.clients:
@@ -239,20 +246,31 @@ class World:
     def _end_clients(self) -> None:
         """Every step is done, and everything that a client holds is given back."""
         for client in self.clients:
-            if client.connection is None:
-                self._connect(client)
-            for engine in client.engines():
-                for rank in range(self.config.ranks):
-                    while rank in engine.ranks_with_work():
-                        engine.work(rank)
-            while client.acknowledgements():
-                self._acknowledge(client)
-            engine = client.engine
-            for one in list(engine.running.values()):
-                engine.release(one)
-            while engine.pins:
-                engine.outbox.append(UnpinEvent(engine.pins.pop()))
-            client.pump()
+            self._end_client(client)
+        if self.state.current_round is not None:  # a group may have missed the question
+            self.now_s += self.config.limits.match_deadline_s
+            self.send(TimerEvent())
+        if self._is_anything_missed():  # the next round finds out
+            self.clients[0].engine.outbox.append(LookupRequest(next(self._ids), b""))
+
+    def _end_client(self, client: Client) -> None:
+        if client.connection is None:
+            self._connect(client)
+        for engine in client.engines():
+            for rank in range(self.config.ranks):
+                while rank in engine.ranks_with_work():
+                    engine.work(rank)
+        while client.acknowledgements():
+            self._acknowledge(client)
+        engine = client.engine
+        for one in list(engine.running.values()):
+            engine.release(one)
+        while engine.pins:
+            engine.outbox.append(UnpinEvent(engine.pins.pop()))
+        client.pump()
+
+    def _is_anything_missed(self) -> bool:
+        return any(group.group.applied != self.state.mail.sent[group.group.number] for group in self.groups)
 
     def _deliver_all(self) -> None:
         """Every actor does all that it was asked, and is heard; no copy fails any more."""
@@ -279,6 +297,7 @@ class World:
             any(actor.inbox or actor.outbox for actor in actors)
             or any(client.is_busy() for client in self.clients)
             or bool(self._supervised)
+            or self._is_anything_missed()
         )
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -328,6 +347,9 @@ class World:
         self.now_s += chance.choice([0.1, 0.5, 2.0, 7.0])
         self.send(TimerEvent())
         self.watch.check_punctual(self.now_s)
+
+    def _drop(self, chance: random.Random) -> None:
+        chance.choice([group for group in self.groups if group.inbox]).inbox.popleft()
 
     def _lose_group(self, chance: random.Random) -> None:
         number = chance.randrange(len(self.groups))
