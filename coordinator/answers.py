@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvtroupe.coordinator.errors import SequenceCancelled
 from kvtroupe.coordinator.ledger import Holder
 from kvtroupe.coordinator.messages import Admitted, GrowReply, MoveRequest, NewSequence, PinReply, PinRequest
 from kvtroupe.coordinator.records import Pin
@@ -58,7 +59,9 @@ class Answers:
         if grant.found is not None:
             return [grant.found]
         if isinstance(ask.request, NewSequence):
-            self.parts.counters.refused += grant.refusal is not None or grant.lost is not None
+            is_cancelled = isinstance(grant.lost, SequenceCancelled)
+            self.parts.counters.cancelled += is_cancelled
+            self.parts.counters.refused += not is_cancelled and (grant.refusal or grant.lost) is not None
             result = grant.lost or grant.refusal or self._admit(ask, ask.request, grant, now_s)
             reply = self.waiting.admitted(ask, ask.request.sequence_id, result)
             return [reply] if reply else []

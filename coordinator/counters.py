@@ -32,6 +32,11 @@ class Counters:
         demotions_given_up: blocks worth keeping that were evicted, because there was no room for them below.
         copies_failed: blocks whose copy failed.
         sequences_failed: sequences that were undone because what they waited for was lost.
+        cancelled: sequences that their clients cancelled, before they were admitted or after.
+        waited: times a request for which there was no room was left waiting for some.
+        sessions_begun: sessions that were attached for the first time.
+        sessions_lost: sessions whose clients stayed away for too long.
+        requests_repeated: numbered requests that came again.
     """
 
     rounds: int = 0
@@ -56,3 +61,8 @@ class Counters:
     demotions_given_up: int = 0
     copies_failed: int = 0
     sequences_failed: int = 0
+    cancelled: int = 0
+    waited: int = 0
+    sessions_begun: int = 0
+    sessions_lost: int = 0
+    requests_repeated: int = 0

@@ -51,11 +51,10 @@ class Leases:
         """What a request of a session has made is not wanted."""
         self.waiting.cancel(message.session, message.request_id)
         sequences, pin_ids = self.records.of_session(message.session)
+        unwanted = [one for one in sequences if one.request_id == message.request_id]
+        self.parts.counters.cancelled += len(unwanted)
         pins = self.records.pins
-        self._end(
-            [one for one in sequences if one.request_id == message.request_id],
-            [one for one in pin_ids if pins[one].request_id == message.request_id],
-        )
+        self._end(unwanted, [one for one in pin_ids if pins[one].request_id == message.request_id])
 
     def _end(self, sequences: Iterable[Sequence], pin_ids: Iterable[PinId]) -> None:
         for sequence in sequences:

@@ -160,6 +160,7 @@ class Rounds:
         for grant in settlement.grants:
             if grant.refusal is not None and isinstance(grant.ask, Ask) and grant.ask.waits_until_s > now_s:
                 self.waiting.wait_for_room(grant.ask)
+                counters.waited += 1
             else:
                 answers += self.answers.answer(grant, now_s)
         if self.waiting.waits_for_room:

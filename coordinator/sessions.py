@@ -145,6 +145,9 @@ class Sessions:
         if message.connection in self._by_connection:
             raise SessionExists(f"connection {message.connection} has a session already; one connection has one")
         check_id("process", message.process_id)
+        ids: tuple[object, object] = message.sequence_ids, message.pin_ids
+        if type(message.token) is not bytes or not all(isinstance(one, tuple) for one in ids):
+            raise RequestError(f"{message!r:.200} is malformed: a token is bytes, ids come in tuples")
         return self._attach_again(message, now_s) if message.token else self._begin(message, now_s)
 
     def _begin(self, message: AttachRequest, now_s: float) -> list[SessionsOutput]:
@@ -155,6 +158,7 @@ class Sessions:
         if held >= self._limits.sessions_max:
             raise Overloaded(f"there are {held} sessions, as many as sessions_max; try again when some have ended")
         self._last_session += 1
+        self._state.counters.sessions_begun += 1
         session = Session(self._last_session, token, message.process_id, message.connection)
         self._sessions[session.session] = self._by_token[token] = self._by_connection[message.connection] = session
         outputs = self._apply(SessionBeganEvent(session.session), now_s)
@@ -219,6 +223,7 @@ class Sessions:
 
     def _answer_again(self, session: Session, number: int) -> list[SessionsOutput]:
         asked = session.asked.get(number)
+        self._state.counters.requests_repeated += 1
         if asked is None or asked.answer is None or session.connection is None:
             return []  # it is confirmed, or will be answered
         return [ClientOutput(session.connection, asked.answer)]
@@ -257,6 +262,8 @@ class Sessions:
         return outputs
 
     def _cancel(self, session: Session, number: int, now_s: float) -> list[SessionsOutput]:
+        if type(number) is not int:
+            raise RequestError(f"request {number!r:.60} cannot be cancelled: requests are numbered")
         asked = session.asked.get(number)
         if asked is None or asked.request_id is None:
             return []  # confirmed, so that the client knows what it has; or it made nothing
@@ -336,6 +343,7 @@ class Sessions:
         for session in [*self._sessions.values()]:
             if session.connection is None and now_s >= session.lost_s + self._limits.grace_s:
                 outputs += self._end(session, SessionLostEvent(session.session), now_s)
+                self._state.counters.sessions_lost += 1
                 self._lost[session.token] = session
         return outputs + self._apply(message, now_s)
 
@@ -373,6 +381,14 @@ class Sessions:
     def attached(self) -> int:
         """How many sessions have a connection."""
         return len(self._by_connection)
+
+    def away(self) -> int:
+        """How many sessions have none, and may be attached again."""
+        return len(self._sessions) - len(self._by_connection)
+
+    def kept_answers(self) -> int:
+        """Of the session that has the most, how many answers are wanted or not confirmed."""
+        return max([len(session.asked) for session in self._sessions.values()], default=0)
 
     def quarantined(self) -> list[ProcessId]:
         """The processes of lost sessions, once for each session, that may still write."""

@@ -101,12 +101,12 @@ class CoordinatorState:
         self._edge = Edge(config, parts.pools, parts.layout)
         settler = Settler(parts.pools, parts.layout, self.tiers)
         self._estimator = Estimator(parts, self._edge, self.records, self.tiers, settler)
-        self._waiting = WaitingRoom(config.limits.round_blocks_max, sum(parts.layout.strides))
+        self.waiting = WaitingRoom(config.limits.round_blocks_max, sum(parts.layout.strides))
         self._outcomes = Outcomes(parts, self.records, self.tables, self.tiers)
         self._answers = Answers(
-            parts, self.records, self.tables, self.tiers, self._edge, self._waiting, Moves(self.tiers)
+            parts, self.records, self.tables, self.tiers, self._edge, self.waiting, Moves(self.tiers)
         )
-        self._leases = Leases(parts, self.records, self._waiting)
+        self._leases = Leases(parts, self.records, self.waiting)
         self._takeovers = Takeovers(parts, self.tiers.traffic)
         self.resets = Resets(parts, self.records, self.tiers, self.publications, self._outcomes, self._takeovers)
         self._losses = Losses(
@@ -114,7 +114,7 @@ class CoordinatorState:
         )
         device = {place.pool: self.pools[place.pool].ledger for place in self.tiers.traffic.places if not place.level}
         self._recovery = Recovery(device)
-        self._rounds = Rounds(parts, settler, self._answers, self._waiting, self._estimator)
+        self._rounds = Rounds(parts, settler, self._answers, self.waiting, self._estimator)
         self._handlers: dict[type, Callable[[Any, float], list[Output]]] = {
             AdmitRequest: self._on_admit,
             GrowRequest: self._on_grow,
@@ -165,7 +165,7 @@ class CoordinatorState:
         if handler is None:
             raise RequestError(f"{message!r:.60} is no message to a coordinator; see messages.ToCoordinator")
         outputs = handler(message, now_s)
-        if self._waiting.waits_for_room:
+        if self.waiting.waits_for_room:
             outputs += self._rounds.try_again(now_s)
         return self._mail.deliverable(outputs + self.tiers.flush(now_s))
 
@@ -175,7 +175,7 @@ class CoordinatorState:
         check_new_sequences(message.sequences)
         new_ids = [new.sequence_id for new in message.sequences]
         self._check_new_ids(new_ids)
-        self._waiting.check_new(message.request_id)
+        self.waiting.check_new(message.request_id)
         waits_until_s = self._edge.waits_until_s(message, now_s)
         asks = [self._edge.admission(message, position) for position in range(len(new_ids))]
         if waits_until_s > now_s:
@@ -183,21 +183,21 @@ class CoordinatorState:
                 if isinstance(ask, Ask):
                     ask.waits_until_s = waits_until_s
         self.counters.refused += sum([not isinstance(ask, Ask) for ask in asks])
-        reply = self._waiting.admit(message.request_id, asks)
+        reply = self.waiting.admit(message.request_id, asks)
         return [reply] if reply else self._rounds.start(now_s)
 
     def _check_new_ids(self, new_ids: list[SequenceId]) -> None:
         running, failed = self.records.sequences, self.records.failed
         for sequence_id in new_ids:
             check_id("sequence", sequence_id)
-            if sequence_id in running or sequence_id in failed or sequence_id in self._waiting.sequences:
+            if sequence_id in running or sequence_id in failed or sequence_id in self.waiting.sequences:
                 raise SequenceExists(
                     f"sequence {sequence_id!r} runs or waits already, or has failed and was not released; release it "
                     "or choose another id"
                 )
         if len(new_ids) > 1 and len(set(new_ids)) < len(new_ids):
             raise SequenceExists(f"one request admits sequences twice: {repeated_ids(new_ids)}; choose distinct ids")
-        held = len(running) + len(failed) + len(self._waiting.sequences)
+        held = len(running) + len(failed) + len(self.waiting.sequences)
         if held + len(new_ids) > self.config.limits.sequences_max:
             raise Overloaded(
                 f"{held} sequences run or wait and {len(new_ids)} more were sent; "
@@ -210,24 +210,24 @@ class CoordinatorState:
 
     def _on_pin(self, message: PinRequest, now_s: float) -> list[Output]:
         check_id("pin", message.pin_id)
-        if message.pin_id in self.records.pins or message.pin_id in self._waiting.pins:
+        if message.pin_id in self.records.pins or message.pin_id in self.waiting.pins:
             raise PinExists(f"pin {message.pin_id!r} stands or waits already; give it back or choose another id")
-        held = len(self.records.pins) + len(self._waiting.pins)
+        held = len(self.records.pins) + len(self.waiting.pins)
         if held >= self.config.limits.pins_max:
             raise Overloaded(f"{held} pins stand, which is pins_max; give some back first")
-        self._waiting.pin(message.pin_id, self._edge.pin(message))
+        self.waiting.pin(message.pin_id, self._edge.pin(message))
         return self._rounds.start(now_s)
 
     def _on_lookup(self, message: LookupRequest, now_s: float) -> list[Output]:
         ask = self._edge.lookup(message)
         self._check_room_to_wait()
-        self._waiting.add(ask)
+        self.waiting.add(ask)
         return self._rounds.start(now_s)
 
     def _on_move(self, message: MoveRequest, now_s: float) -> list[Output]:
         ask = self._edge.move(message, max([place.level for place in self.tiers.traffic.places]) + 1)
         self._check_room_to_wait()
-        self._waiting.add(ask)
+        self.waiting.add(ask)
         return self._rounds.start(now_s)
 
     def _on_estimate(self, message: EstimateRequest, now_s: float) -> list[Output]:
@@ -235,8 +235,8 @@ class CoordinatorState:
         return [reply] if reply else self._rounds.start(now_s)
 
     def _check_room_to_wait(self) -> None:
-        if len(self._waiting) >= self.config.limits.sequences_max:
-            raise Overloaded(f"{len(self._waiting)} requests wait, as many as sequences_max; try again later")
+        if len(self.waiting) >= self.config.limits.sequences_max:
+            raise Overloaded(f"{len(self.waiting)} requests wait, as many as sequences_max; try again later")
 
     def _on_match(self, message: MatchReply, now_s: float) -> list[Output]:
         has_missed, outputs = self._rounds.answered(message, now_s)

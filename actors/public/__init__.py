@@ -30,6 +30,7 @@ from kvtroupe.coordinator.errors import (
 )
 from kvtroupe.coordinator.event_mirror import Mirror
 from kvtroupe.coordinator.extras import Extras, LoRA, MultimodalItem, PromptEmbeddings, TokenExtraIds
+from kvtroupe.coordinator.gauges import Gauges, PoolGauges
 from kvtroupe.coordinator.identity import DigestChain, PrefixDigests, block_digests, digest_chain
 from kvtroupe.coordinator.messages import (
     Admitted,
@@ -63,6 +64,7 @@ __all__ = [
     "Estimate",
     "Extras",
     "FenceError",
+    "Gauges",
     "GroupBytes",
     "GroupConfig",
     "GrowReply",
@@ -82,6 +84,7 @@ __all__ = [
     "Pace",
     "PinExists",
     "PoolConfig",
+    "PoolGauges",
     "PrefixDigests",
     "PromptEmbeddings",
     "RankReport",

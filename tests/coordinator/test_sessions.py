@@ -19,6 +19,7 @@ from kvtroupe.coordinator.messages import (
     AdmitReply,
     AdmitRequest,
     AttachRequest,
+    CancelRequest,
     ClientOutput,
     ClientReply,
     ClientRequest,
@@ -359,6 +360,35 @@ def test_a_token_has_128_bits(token: object) -> None:
     """Whatever else the host draws is refused."""
     with pytest.raises(RequestError, match="16 random bytes"):
         cluster_of().send(AttachRequest(1, "p", token))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        AttachRequest(1, None, bytes(16)),  # type: ignore[arg-type]
+        AttachRequest(1, "p", bytes(16), token=[1]),  # type: ignore[arg-type]
+        AttachRequest(1, "p", bytes(16), sequence_ids=None),  # type: ignore[arg-type]
+        AttachRequest(1, "p", bytes(16), pin_ids=7),  # type: ignore[arg-type]
+    ],
+)
+def test_a_malformed_attachment_is_refused(malformed: AttachRequest) -> None:
+    """And there is no session after it."""
+    cluster = cluster_of()
+
+    with pytest.raises(RequestError):
+        cluster.send(malformed)
+    assert cluster.replica.sessions.attached() == 0
+
+
+@pytest.mark.parametrize("number", [None, "1", [1], 1.0])
+def test_what_is_no_number_cannot_be_cancelled(number: object) -> None:
+    """The answer says so."""
+    client = attached(cluster_of(), "p", 1)
+
+    refused = client.result(CancelRequest(number))  # type: ignore[arg-type]
+
+    assert isinstance(refused, RequestError)
+    assert "requests are numbered" in str(refused)
 
 
 def test_a_token_is_used_once() -> None:

@@ -48,6 +48,7 @@ def test_cancelling_between_answer_and_await_leaves_nothing() -> None:
     assert cluster.replica.sequences() == []
     assert quiescent(cluster.replica)
     assert cluster.hit("ab") == 0
+    assert cluster.replica.counters().cancelled == 1
 
 
 def test_cancelling_before_the_answer_admits_nothing_and_evicts_nothing() -> None:
@@ -73,7 +74,8 @@ def test_cancelling_before_the_answer_admits_nothing_and_evicts_nothing() -> Non
     }
     assert isinstance(results[1], SequenceCancelled)
     assert cluster.replica.sequences() == ["b"]
-    assert cluster.replica.counters().evictions == 1  # for "b"
+    counters = cluster.replica.counters()
+    assert (counters.evictions, counters.cancelled, counters.refused) == (1, 1, 0)  # evicted for "b"
 
 
 def test_a_cancelled_request_that_waits_for_the_next_round_is_answered() -> None:
