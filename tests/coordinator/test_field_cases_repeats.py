@@ -138,6 +138,29 @@ def test_ids_from_before_a_restart_are_refused() -> None:
     assert quiescent(cluster.replica)
 
 
+def test_an_old_id_that_another_client_uses_now_is_still_refused() -> None:
+    """Neighbour: after the restart the other client was first to call a sequence R, and a pin `pin`."""
+    cluster = cluster_of(blocks=9)
+    client = attached(cluster, "p", 1)
+    client.admit(new("R", "ab"))
+    client.ask(PinRequest(0, "pin", chain("ab")))
+    _restarted_between(cluster)
+    client.token, client.number = b"", 0
+    client.attach(2)
+    other = attached(cluster, "q", 3)
+    other.admit(new("R", "xy"))
+    other.ask(PinRequest(0, "pin", chain("xy")))
+
+    for late in (ReleaseEvent("R"), CommitRequest(0, "R", 8), GrowRequest(0, ("R",), 1)):
+        assert isinstance(client.result(late), UnknownSequence)
+    assert isinstance(client.result(UnpinEvent("pin")), UnknownPin)
+
+    assert cluster.replica.sequence("R").committed_tokens == 0
+    assert len(cluster.replica.tables("R")[0]) == 3
+    assert list(cluster.replica.state.records.pins) == ["pin"]
+    cluster.check()
+
+
 def test_workers_drop_what_is_of_the_old_epoch() -> None:
     """The scenario goes on: the group is empty, and what the old coordinator still sends to it is refused."""
     cluster = cluster_of(blocks=9)
@@ -171,7 +194,7 @@ def test_answers_to_the_old_coordinator_settle_nothing_of_the_new_one() -> None:
     assert cluster.send(CopyReply(1, 0, HOST, 0)) == []
     assert (cluster.replica.sequences(), state.round_runs) == (["runs"], True)
     assert [one.publish_id for one in state.publications.unanswered()] == [3]
-    assert state.tiers.traffic.transfers.open_transfers()[0].missing == {0}
+    assert state.tiers.traffic.transfers.open_transfers()[0].transfer_id == 1
 
     cluster.silent.clear()
     cluster.deliver()
