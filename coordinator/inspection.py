@@ -63,8 +63,8 @@ class Inspection:
         """Everyone who uses slots of a pool.
 
         Returns:
-            (kind, id, slots) of each, where the kind is `sequence`, `fence` (slots given back that are not free yet;
-            the id is that of the sequence) or `pin`.
+            (kind, id, slots) of each; the kind is `sequence`, `fence` (given back, not free yet), `quarantine` (of lost
+            clients, likewise; ids are of sequences), `pin`, or `transfer` (a copy; the id says which).
         """
         return self.state.holders(self.state.pools.index(self.pool(pool)))
 

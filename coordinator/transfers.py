@@ -71,6 +71,7 @@ class Transfers:
         self._tier_epochs = [(0,) * self.ranks for _ in self.slots]
         self._under_way = dict.fromkeys(self.credits, 0)  # blocks
         self._lost: dict[int, set[int]] = {engine: set() for engine in self.credits}
+        self._overdue: set[int] = set()  # ids of those that are open
         self._open: dict[int, Transfer] = {}
         self._unsent: dict[int, Transfer] = {}
         self._timed: dict[int, Transfer] = {}  # those not overdue; the next deadline first
@@ -81,9 +82,16 @@ class Transfers:
     # -- what is under way ---------------------------------------------------------------------------------------------
 
     def room(self, engine: int) -> int:
-        """Blocks that may be begun now; none while a rank of the engine is lost."""
+        """Blocks that may be begun now; none while a rank of the engine is lost, or silent beyond a deadline."""
         self._check_engine(engine)
-        return 0 if self._lost[engine] else self.credits[engine] - self._under_way[engine]
+        if self._lost[engine] or (self._overdue and self._is_silent(engine)):
+            return 0
+        return self.credits[engine] - self._under_way[engine]
+
+    def _is_silent(self, engine: int) -> bool:
+        """Whether it was asked for something that is overdue; what was held back is no fault of it."""
+        overdue = [self._open[transfer_id] for transfer_id in self._overdue]
+        return any(transfer.engine == engine and transfer.sent for transfer in overdue)
 
     def busy(self, pool: int) -> bool:
         """Whether an open transfer reads or writes slots of a pool."""
@@ -350,6 +358,7 @@ class Transfers:
         copies, failed = transfer.copies, transfer.failed()
         del self._open[transfer.transfer_id]
         self._timed.pop(transfer.transfer_id, None)
+        self._overdue.discard(transfer.transfer_id)
         self._under_way[transfer.engine] -= transfer.blocks
         self._reads[copies.source_pool].remove(transfer.transfer_id)
         self._writes[copies.destination_pool].remove(transfer.transfer_id)
@@ -368,13 +377,15 @@ class Transfers:
     def overdue(self, now_s: float) -> list[int]:
         """Ids of open transfers whose deadline has passed, each told once.
 
-        They fail for those who wait for them. Their slots are awaited like those of any open transfer.
+        They fail for those who wait for them. Their slots are awaited like those of any open transfer. Engines that
+        owe them are asked for nothing more until they answer: whoever tried again would wait as long, on more slots.
         """
         late = []
         for transfer in self._timed.values():
             if transfer.deadline_s > now_s:
                 break
             transfer.overdue = True
+            self._overdue.add(transfer.transfer_id)
             late.append(transfer.transfer_id)
         for transfer_id in late:
             del self._timed[transfer_id]

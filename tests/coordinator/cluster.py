@@ -64,6 +64,7 @@ class TierRows:
         content_epoch: of what it holds.
         rows: by slot: group, digest, digest of the block before it.
         failing: whether the copies that it is asked for fail.
+        unreadable: digests of blocks whose bytes in its slots cannot be read, or are not what they should be.
     """
 
     pool: int
@@ -71,6 +72,7 @@ class TierRows:
     content_epoch: int = 0
     rows: dict[int, tuple[int, bytes, bytes]] = field(default_factory=dict)
     failing: bool = False
+    unreadable: set[bytes] = field(default_factory=set)
 
     def handle(self, message: ToTier) -> ToCoordinator | None:
         """Do what is asked: the answer, if there is one."""
@@ -89,9 +91,15 @@ class TierRows:
         return InventoryReply(self.pool, self.rank, message.epoch, self.content_epoch, self.inventory())
 
     def _copy(self, message: CopyRequest) -> CopyReply:
-        failed = tuple(range(len(message.copies.sources))) if self.failing else ()
+        failed = tuple(range(len(message.copies.sources))) if self.failing else self._unreadable(message)
         self.note(message, failed)
         return CopyReply(message.transfer_id, message.epoch, self.pool, self.rank, failed)
+
+    def _unreadable(self, message: CopyRequest) -> tuple[int, ...]:
+        copies = message.copies
+        if copies.source_pool != self.pool or copies.digests is None:
+            return ()
+        return tuple([at for at, one in enumerate(copies.digests) if one.tobytes() in self.unreadable])
 
     def note(self, message: CopyRequest, failed: Container[int]) -> None:
         """Copies are done, but for some that failed: what was in the slots before is gone, and what is new is kept."""

@@ -254,6 +254,24 @@ def test_an_overdue_transfer_is_told_once_and_awaited_on() -> None:
     assert transfers.overdue(17.0) == [2]
 
 
+def test_an_engine_that_is_overdue_is_asked_for_nothing_more() -> None:
+    """Whoever tried again would wait as long, and hold more slots; other engines go on."""
+    transfers = make()
+    begin(transfers, (0, 1), (1, 2))
+    begin(transfers, (1, 0), (3, 4))
+    begin(transfers, (1, 2), (2, 5))  # held back until engine 1 has answered
+    flush(transfers)
+    assert [transfers.room(engine) for engine in range(3)] == [8, 6, 7]
+
+    assert transfers.overdue(10.0) == [1, 2, 3]
+    assert [transfers.room(engine) for engine in range(3)] == [8, 0, 7]
+
+    complete(transfers, 1)
+    assert transfers.room(1) == 0
+    complete(transfers, 2)
+    assert transfers.room(1) == 8
+
+
 def test_a_finished_transfer_is_never_overdue() -> None:
     """Its deadline ends with it; a clock that goes back moves no deadline before an earlier one."""
     transfers = make()

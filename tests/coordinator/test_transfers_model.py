@@ -141,8 +141,10 @@ class World:
         pair = self.chance.choice(sorted(ENGINE_OF))
         engine = ENGINE_OF[pair]
         lost = any(number == engine for number, _ in self.lost)
-        under_way = sum(len(self.loads[number].copies) for number in self.open if self.loads[number].engine == engine)
-        room = 0 if lost else CREDITS[engine] - under_way
+        mine = [self.loads[number] for number in self.open if self.loads[number].engine == engine]
+        under_way = sum(len(load.copies) for load in mine)
+        silent = any(load.told and load.sent for load in mine)
+        room = 0 if lost or silent else CREDITS[engine] - under_way
         assert self.transfers.room(engine) == room
         waiting = {access.place for access in self.accesses}
         to_be_written = {access.place for access in self.accesses if access.writes}
