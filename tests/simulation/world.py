@@ -343,13 +343,16 @@ class World:
     def _restart(self) -> None:
         """The coordinator dies, with its groups and all messages; clients are told later, and go on until then.
 
+        What tier actors were asked they still do, whatever they are asked later; their answers are of no use.
         What supervisors have to say of actors that are not there yet is said to the new one.
         """
         self.epoch += 1
         self.replica.restart(self.epoch)
+        for group in self.groups:
+            group.inbox.clear()
+        copying = [tier.process_id for tier in self.tiers.values() if tier.coordinator_lost()]
         actors: list[GroupActor | TierActor] = [*self.groups, *self.tiers.values()]
         for actor in actors:
-            actor.inbox.clear()
             said = [one for one in actor.outbox if isinstance(one, GroupReadyEvent | TierReadyEvent)]
             actor.outbox.clear()
             actor.outbox.extend(said)
@@ -362,7 +365,7 @@ class World:
             for (pool, rank), tier in self.tiers.items()
         )
         processes = [one.process_id for one in self.clients] + [one.process_id for one in dead]
-        self.send(RecoverEvent(tuple(processes), tier_epochs))
+        self.send(RecoverEvent((*processes, *copying), tier_epochs))
         for group in self.groups:
             if not group.is_there:
                 self.send(GroupLostEvent(group.group.number))
