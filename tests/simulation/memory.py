@@ -17,6 +17,7 @@ from tests.coordinator.support import BLOCK_TOKENS, last_digest
 if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.state import CoordinatorState
+    from tests.coordinator.cluster import TierRows
 
 Content: TypeAlias = tuple[str, tuple[int, ...]]  # words of the chain before the block, its tokens that are written
 Place: TypeAlias = tuple[int, int, int]  # pool, rank, slot
@@ -95,8 +96,19 @@ class Memory:
             for slot in np.flatnonzero(one.ledger.published).tolist():
                 digest = one.ledger.digest[slot].tobytes()
                 for rank in self._ranks:
-                    if not self.is_there(pool, rank):
-                        continue
-                    words, tokens = self.get((pool, rank, slot))
-                    if tokens not in WORD_OF or last_digest(words + WORD_OF[tokens]) != digest:
-                        raise WrongContent(f"slot {slot} of pool {pool} is published; rank {rank} has {words, tokens}")
+                    if self.is_there(pool, rank):
+                        self._check((pool, rank, slot), digest, "published")
+
+    def check_told(self, rows: TierRows) -> None:
+        """What a tier actor would tell of its slots, were it asked now, is there.
+
+        Raises:
+            WrongContent: it is not.
+        """
+        for slot, (_, digest, _) in rows.rows.items():
+            self._check((rows.pool, rows.rank, slot), digest, "told by its tier actor")
+
+    def _check(self, place: Place, digest: bytes, what: str) -> None:
+        words, tokens = self.get(place)
+        if tokens not in WORD_OF or last_digest(words + WORD_OF[tokens]) != digest:
+            raise WrongContent(f"pool, rank, slot {place} is {what}, and there is {words, tokens}")

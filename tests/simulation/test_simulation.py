@@ -28,7 +28,8 @@ def make_config(chance: random.Random) -> Config:
     ]
     groups = [kinds[0], *chance.sample(kinds[1:], chance.randint(0, 2))]
     levels = chance.choice([1, 2, 2, 3, 3])
-    blocks = [len(groups) * chance.randint(9, 20), chance.randint(5, 30), chance.randint(8, 50)]
+    blocks = [len(groups) * chance.randint(9, 20), chance.choice([chance.randint(5, 8), chance.randint(5, 30)])]
+    blocks.append(chance.randint(8, 50))
     pools = []
     for level, tier in enumerate(["device", "host", "disk"][:levels]):
         values: dict[str, object] = {"name": tier, "tier": tier, "blocks": blocks[level]}
@@ -59,10 +60,15 @@ def make_config(chance: random.Random) -> Config:
 
 
 def run(seed: int) -> None:
-    """Half of the worlds have no faults but slow answers and failed copies, so that the others do not hide anything."""
+    """Half of the worlds have no faults but slow answers and failed copies, so that the others do not hide anything.
+
+    Of the others, half have few faults, so that content lives long enough to go down to the disk and to come back.
+    """
     chance = random.Random(seed)  # noqa: S311 - chooses test cases
     config = make_config(chance)
-    faults = Faults() if seed % 2 else Faults(losses=False, restarts=False, resets=False, clients=False)
+    faults = Faults(losses=False, restarts=False, resets=False, clients=False)
+    if seed % 2:
+        faults = Faults(share=0.2 if seed % 4 == 1 else 1.0)
     decisions = [chance.randrange(2**32) for _ in range(STEPS)]
     try:
         World(config, faults).run(decisions)

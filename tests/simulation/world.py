@@ -62,6 +62,7 @@ class Faults:
 
     Attributes:
         copies: how often a copy fails.
+        share: how often losses, resets and troubles of clients come, against as often as may be.
         losses: whether groups and tiers die.
         restarts: whether the coordinator does.
         resets: whether content is thrown away.
@@ -69,6 +70,7 @@ class Faults:
     """
 
     copies: float = 0.02
+    share: float = 1.0
     losses: bool = True
     restarts: bool = True
     resets: bool = True
@@ -149,7 +151,7 @@ class World:
             actions += [(f"{what} of {number}", weight, action) for what, weight, action in self._of_client(client)]
         actions += [(f"group {one.group.number}", 4, sure(one.work)) for one in self.groups if one.inbox]
         actions += [
-            (f"tier {pool} {rank}", 2, partial(tier.work, failure_rate=self.faults.copies))
+            (f"tier {pool} {rank}", 2, partial(self._tier_works, tier))
             for (pool, rank), tier in self.tiers.items()
             if tier.inbox
         ]
@@ -188,20 +190,26 @@ class World:
         ]
         return actions
 
+    def _tier_works(self, tier: TierActor, chance: random.Random) -> None:
+        tier.work(chance, self.faults.copies)
+        for one in self.tiers.values():
+            self.memory.check_told(one.rows)
+
     def _actors(self) -> list[Client | GroupActor | TierActor]:
         """Everybody with a channel to the coordinator."""
         return [*self.clients, *self.groups, *self.tiers.values()]
 
     def _faults(self) -> list[tuple[str, float, Action]]:
         faults: list[tuple[str, float, Action]] = []
+        share = self.faults.share
         if self.faults.resets:
-            faults.append(("reset", 0.03, sure(self.clients[0].engine.reset)))
+            faults.append(("reset", 0.03 * share, sure(self.clients[0].engine.reset)))
         if self.faults.losses:
-            faults += [("lose group", 0.1, self._lose_group), ("lose tier", 0.1, self._lose_tier)]
+            faults += [("lose group", 0.1 * share, self._lose_group), ("lose tier", 0.1 * share, self._lose_tier)]
         if self.faults.restarts:
             faults.append(("restart", 0.03, sure(self._restart)))
         if self.faults.clients:
-            faults += [("disconnect", 0.15, self._disconnect), ("kill", 0.05, self._kill)]
+            faults += [("disconnect", 0.15 * share, self._disconnect), ("kill", 0.05 * share, self._kill)]
         return faults
 
     def end(self) -> None:
