@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from kvtroupe.coordinator.tier_messages import ContentEpochRequest, DropEvent, InventoryRequest
+    from kvtroupe.coordinator.tier_messages import ContentEpochRequest, DropEvent, DropRequest, InventoryRequest
 
 Slots: TypeAlias = NDArray[np.int64]
 Generations: TypeAlias = NDArray[np.int64]
@@ -349,7 +349,7 @@ class CopyReply:
     failed: tuple[int, ...] = ()
 
 
-ToTier: TypeAlias = "CopyRequest | InventoryRequest | DropEvent | ContentEpochRequest"
+ToTier: TypeAlias = "CopyRequest | InventoryRequest | DropEvent | DropRequest | ContentEpochRequest"
 
 
 @dataclass(frozen=True, slots=True)

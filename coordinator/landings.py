@@ -114,16 +114,24 @@ class Landings:
     def _fail(self, copied: Copied, now_s: float) -> list[Output]:
         """Copies have failed: what arrives is forgotten; what could not be read up is gone, too."""
         traffic = self._traffic
-        level, source_level = traffic.places[copied.pool].level, traffic.places[copied.source_pool].level
+        level = traffic.places[copied.pool].level
         for group, chosen in by_group(copied.batch.groups):
             part = copied.only(chosen)
             traffic.binds.lost(group, level, part.batch.slots, part.batch.generations)
-            if source_level > level:
-                traffic.binds.lost(group, source_level, part.sources, part.source_generations)
         traffic.counters.copies_failed += len(copied.batch)
-        if source_level < level:
+        if traffic.places[copied.source_pool].level < level:
             traffic.rest(copied.pool, now_s)
             return []
+        is_first = np.zeros(len(copied.sources), np.bool_)
+        is_first[np.unique(copied.sources, return_index=True)[1]] = True  # one that was copied twice is lost once
+        return self._lose_sources(copied.only(is_first))
+
+    def _lose_sources(self, copied: Copied) -> list[Output]:
+        traffic = self._traffic
+        for group, chosen in by_group(copied.batch.groups):
+            part = copied.only(chosen)
+            level = traffic.places[copied.source_pool].level
+            traffic.binds.lost(group, level, part.sources, part.source_generations)
         arriving = traffic.arriving[copied.source_pool]
         assert arriving is not None
         arriving.void_under(copied.sources, copied.source_generations)  # it may be about to land there

@@ -53,6 +53,7 @@ class Losses:
     takeovers: Takeovers
     resets: Resets
     _away: dict[int, set[int]] = field(default_factory=dict)  # by pool, ranks that are not back
+    _copying: dict[int, set[int]] = field(default_factory=dict)  # by pool, ranks that may copy for an earlier one
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
@@ -113,7 +114,8 @@ class Losses:
         if not self.tiers.traffic.places[pool].level:
             self.tiers.lost_devices.add(pool)
             outputs += self._fail_sequences(pool)
-        return outputs + self.outcomes.finished(self.tiers.traffic.transfers.rank_lost(pool, rank), now_s)
+        outputs += self.outcomes.finished(self.tiers.traffic.transfers.rank_lost(pool, rank), now_s)
+        return outputs + self._ends_copying(pool, rank)
 
     def forget_content(self, pool: int) -> list[Output]:
         """Nothing that is published in a pool, or on its way into it or out of it, counts any more."""
@@ -155,7 +157,7 @@ class Losses:
         if away:
             return outputs
         if self.tiers.traffic.places[pool].level:
-            return outputs + self.takeovers.ask(pool, self.resets.content_epoch)
+            return outputs + self._ask(pool)
         self._back(pool)
         return outputs
 
@@ -172,29 +174,34 @@ class Losses:
             RequestError: the inventory is malformed; nothing has changed.
         """
         replies = self.takeovers.told(reply)
-        if not replies:
-            return []
+        outputs = self._take_over(reply.pool, replies) if replies else []
+        return outputs + (self._ends_copying(reply.pool, reply.rank) if reply.epoch == self.parts.mail.epoch else [])
+
+    def _take_over(self, pool: int, replies: Sequence[InventoryReply]) -> list[Output]:
         outputs: list[Output] = []
         for one in replies:
             outputs += self.resets.durable(one)
         newest = max(one.content_epoch for one in replies)
         if newest > self.resets.content_epoch:  # an earlier coordinator has begun a reset that others have not heard of
             self.resets.adopt(newest)
-            lower = [place.pool for place in self.tiers.traffic.places if place.level and place.pool != reply.pool]
-            for pool in lower:
-                outputs += self.forget_content(pool)
-                outputs += self.resets.make_durable(pool)
+            lower = [place.pool for place in self.tiers.traffic.places if place.level and place.pool != pool]
+            for other in lower:
+                outputs += self.forget_content(other)
+                outputs += self.resets.make_durable(other)
         if any(one.content_epoch < self.resets.content_epoch for one in replies):
-            outputs += self.resets.make_durable(reply.pool)
+            outputs += self.resets.make_durable(pool)
         else:
-            outputs += self.takeovers.take_over(reply.pool, [one.inventory for one in replies])
-        self._back(reply.pool)
+            outputs += self.takeovers.take_over(pool, [one.inventory for one in replies])
+        self._back(pool)
         return outputs
 
     # -- the coordinator -----------------------------------------------------------------------------------------------
 
     def recover(self, tier_epochs: Sequence[tuple[int, int, int]]) -> list[Output]:
         """This coordinator follows another one: empty the groups, and ask for what is below the device.
+
+        A tier actor that is asked does what it was asked before, or gives it up, and answers then. What others have
+        still to copy into a pool may end in any slot of it, so that a pool is asked for after those below it.
 
         Args:
             tier_epochs: pool, rank and epoch of tier actors.
@@ -208,12 +215,32 @@ class Losses:
         for pool, rank, tier_epoch in tier_epochs:
             transfers.begin_tier_epoch(pool, rank, tier_epoch)
         outputs: list[Output] = [self.parts.mail.to(group, ForgetEvent()) for group in self.parts.layout.indexed]
-        for place in self.tiers.traffic.places:
-            if place.level:
-                for rank in range(self.parts.config.ranks):
-                    transfers.rank_lost(place.pool, rank)
-                outputs += self.takeovers.ask(place.pool, self.resets.content_epoch)
+        lower = [place.pool for place in self.tiers.traffic.places if place.level]
+        for pool in lower:
+            self._copying[pool] = set(range(self.parts.config.ranks))
+            for rank in range(self.parts.config.ranks):
+                transfers.rank_lost(pool, rank)
+        for pool in lower:
+            outputs += self._ask(pool)
         return outputs
+
+    def _ask(self, pool: int) -> list[Output]:
+        """Ask what is in a pool, once its ranks are there and nobody copies into it for an earlier coordinator."""
+        below = self.tiers.traffic.places[pool].below
+        if self._away.get(pool) or (below is not None and self._copying.get(below)):
+            return []
+        return self.takeovers.ask(pool, self.resets.content_epoch)
+
+    def _ends_copying(self, pool: int, rank: int) -> list[Output]:
+        """A rank of a pool has answered this coordinator, or is dead: it copies nothing for an earlier one any more."""
+        copying, place = self._copying.get(pool), self.tiers.traffic.places[pool]
+        if copying is None or rank not in copying:
+            return []
+        copying.remove(rank)
+        if copying or place.level < 2:
+            return []
+        assert place.above is not None, "there is a pool above every one below the device"
+        return self._ask(place.above)
 
     # -- checks --------------------------------------------------------------------------------------------------------
 

@@ -93,6 +93,9 @@ from kvtroupe.coordinator.tier_messages import (
     ContentEpochReply,
     ContentEpochRequest,
     DropEvent,
+    DropReply,
+    DropRequest,
+    FromTier,
     InventoryReply,
     InventoryRequest,
 )
@@ -139,6 +142,8 @@ __all__ = [
     "CopyRequest",
     "DetachRequest",
     "DropEvent",
+    "DropReply",
+    "DropRequest",
     "EpochAcknowledgedEvent",
     "Estimate",
     "EstimateReply",
@@ -430,14 +435,12 @@ ToCoordinator: TypeAlias = (
     | TierLostEvent
     | TierReadyEvent
     | RecoverEvent
-    | InventoryReply
-    | ContentEpochReply
+    | FromTier
 )
 ToClient: TypeAlias = (
     AdmitReply | GrowReply | CommitReply | PinReply | LookupReply | MoveReply | EstimateReply | ResetReply | EventsReply
 )
 Notice: TypeAlias = TransfersDoneEvent | SequenceFailedEvent
-
 
 Output: TypeAlias = GroupOutput | TierOutput | ToClient | Notice
 

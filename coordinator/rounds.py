@@ -44,7 +44,7 @@ class Rounds:
     estimator: Estimator
     current: Round | None = None
     _last_round_id: int = 0
-    _free_when_refused: list[int] = field(default_factory=list)  # of every device pool
+    _free_when_refused: list[int] = field(default_factory=list)  # of every device pool; the least since then
     _growing: deque[GrowRequest] = field(default_factory=deque)  # settled with the round that runs
 
     def start(self, now_s: float) -> list[Output]:
@@ -149,6 +149,7 @@ class Rounds:
         return [*outputs, self.estimator.answer(current, now_s)] if self.estimator.asked else outputs
 
     def _settle(self, current: Round | None, now_s: float) -> list[Output]:
+        waited_for_room = self.waiting.waits_for_room
         settlement = self.settler.settle(self._next_growth(), current, now_s)
         counters, tiers = self.parts.counters, self.answers.tiers
         counters.rounds += 1
@@ -164,7 +165,9 @@ class Rounds:
             else:
                 answers += self.answers.answer(grant, now_s)
         if self.waiting.waits_for_room:
-            self._free_when_refused = self._free()
+            free = self._free()
+            # Who has waited before this round has not been refused what became free since.
+            self._free_when_refused = [*map(min, self._free_when_refused, free)] if waited_for_room else free
         return tiers.binds.outputs() + answers
 
     def _next_growth(self) -> list[Growth]:

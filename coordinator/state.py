@@ -33,6 +33,7 @@ from kvtroupe.coordinator.messages import (
     CommitRequest,
     ContentEpochReply,
     CopyReply,
+    DropReply,
     EpochAcknowledgedEvent,
     EstimateRequest,
     EventsRequest,
@@ -130,6 +131,7 @@ class CoordinatorState:
             MatchReply: self._on_match,
             PublishReply: self._on_published,
             CopyReply: self._on_copied,
+            DropReply: self._on_dropped,
             GroupLostEvent: self._on_group_lost,
             GroupReadyEvent: self._on_group_ready,
             TierLostEvent: lambda message, now_s: self._losses.tier_lost(message.pool, message.rank, now_s),
@@ -312,6 +314,10 @@ class CoordinatorState:
 
     def _on_copied(self, message: CopyReply, now_s: float) -> list[Output]:
         return self._outcomes.finished(self.tiers.traffic.transfers.answered(message), now_s)
+
+    def _on_dropped(self, message: DropReply, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
+        self.tiers.traffic.transfers.dropped(message)
+        return []
 
     # -- losses --------------------------------------------------------------------------------------------------------
 

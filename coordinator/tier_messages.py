@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from kvtroupe.coordinator.actor_messages import Slots
@@ -50,6 +50,40 @@ class DropEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class DropRequest:
+    """Another tier actor is about to write into these slots of the pool: forget what they hold, and answer.
+
+    An actor that survives its process has forgotten durably before it answers.
+
+    Attributes:
+        transfer_id: of the copies that wait for the answers of all ranks.
+        epoch: of the coordinator.
+        slots: that will be written.
+    """
+
+    transfer_id: int
+    epoch: int
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True)
+class DropReply:
+    """A rank tells nothing of these slots any more.
+
+    Attributes:
+        transfer_id: of the request.
+        epoch: of the request.
+        pool: number of the pool.
+        rank: that answers.
+    """
+
+    transfer_id: int
+    epoch: int
+    pool: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class ContentEpochRequest:
     """Content of an older epoch is void, durably before the answer, and is never told or read again."""
 
@@ -64,3 +98,6 @@ class ContentEpochReply:
     pool: int
     rank: int
     content_epoch: int
+
+
+FromTier: TypeAlias = InventoryReply | DropReply | ContentEpochReply

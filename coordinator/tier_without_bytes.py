@@ -10,6 +10,8 @@ from kvtroupe.coordinator.messages import (
     ContentEpochRequest,
     CopyReply,
     CopyRequest,
+    DropReply,
+    DropRequest,
     InventoryReply,
     InventoryRequest,
 )
@@ -17,9 +19,10 @@ from kvtroupe.coordinator.messages import (
 if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.messages import TierOutput
+    from kvtroupe.coordinator.tier_messages import FromTier
 
 
-def answer_without_bytes(output: TierOutput, config: Config) -> CopyReply | InventoryReply | ContentEpochReply | None:
+def answer_without_bytes(output: TierOutput, config: Config) -> CopyReply | FromTier | None:
     """The answer to a message, if it has one: copies are done, nothing is held.
 
     Args:
@@ -29,6 +32,8 @@ def answer_without_bytes(output: TierOutput, config: Config) -> CopyReply | Inve
     message = output.message
     if isinstance(message, CopyRequest):
         return CopyReply(message.transfer_id, message.epoch, output.engine, output.rank)
+    if isinstance(message, DropRequest):
+        return DropReply(message.transfer_id, message.epoch, output.engine, output.rank)
     if isinstance(message, InventoryRequest):
         nothing = nothing_held(config.digest_bytes)
         return InventoryReply(output.engine, output.rank, message.epoch, message.content_epoch, nothing)

@@ -77,6 +77,7 @@ class Traffic:
             in_flight_max,
             limits.transfer_deadline_s,
             epoch,
+            {place.pool for place in self.places if place.level},
         )
         self.pools = pools
         self.counters = counters

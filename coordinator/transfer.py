@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from kvtroupe.coordinator.actor_messages import Copies
+from kvtroupe.coordinator.errors import InvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from kvtroupe.coordinator.actor_messages import Slots
+    from kvtroupe.coordinator.actor_messages import CopyReply, Slots
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -148,6 +149,21 @@ class Transfer:
         whole = self._whole()
         self.failures.append(((whole.writers == writer) & np.isin(whole.copies.sources, slots)).nonzero()[0])
 
+    def check_reply(self, reply: CopyReply) -> None:
+        """Refuse what cannot be an answer to it.
+
+        Raises:
+            InvariantError: it is of another engine, was not asked for, or names copies that are not there.
+        """
+        name = f"transfer {reply.transfer_id}"
+        if reply.engine != self.engine:
+            raise InvariantError(f"engine {reply.engine} answers {name}, which is of engine {self.engine}")
+        if not self.sent:
+            raise InvariantError(f"engine {reply.engine} answers {name}, which it was not sent")
+        wrong = [position for position in reply.failed if not 0 <= position < self.blocks]
+        if wrong:
+            raise InvariantError(f"copies {wrong} of {name} are said to have failed; it has {self.blocks}")
+
     def _whole(self) -> Part:
         if len(self.parts) > 1:
             self.parts = [_joined(self.parts)]
@@ -208,3 +224,14 @@ def runs_without_conflict(copies: Copies) -> Iterator[Copies]:
         chosen = np.zeros(len(copies.sources), np.bool_)
         chosen[start:end] = True
         yield Part(copies, None).compress(chosen).copies
+
+
+def check_slots(slots: Slots, pool_slots: int) -> None:
+    """Refuse to copy from or to what is no slot of a pool, or its null block.
+
+    Raises:
+        InvariantError: it is.
+    """
+    if len(slots) and not 0 < int(slots.min()) <= int(slots.max()) < pool_slots:
+        wrong = slots[(slots <= 0) | (slots >= pool_slots)]
+        raise InvariantError(f"slots to be copied are not from 1 to {pool_slots - 1}: {wrong.tolist()}")

@@ -9,6 +9,8 @@ The rules of order. Two copies conflict when one writes what the other reads or 
   A copy joins a transfer that is not older than the last flush if that is numbered above all that it conflicts with.
 - An engine does what it was sent in the order sent, so a transfer has to be sent after those of its own engine that it
   conflicts with, and no more. Nothing orders two engines: it is held back until those of other engines are finished.
+- One that writes into a pool whose own tier actor does not copy it is sent when that actor tells nothing of what was
+  there before: see `row_drops`.
 - A transfer is finished when every rank has answered, and when those are that wrote what it read: until then nobody
   knows whether it copied anything of use.
 
@@ -25,15 +27,17 @@ import numpy as np
 
 from kvtroupe.coordinator.actor_messages import CopyRequest, TierOutput
 from kvtroupe.coordinator.errors import InvariantError
+from kvtroupe.coordinator.row_drops import RowDrops
 from kvtroupe.coordinator.slot_uses import SlotUses
-from kvtroupe.coordinator.transfer import Finished, Kind, Part, Transfer, kind_of, runs_without_conflict
+from kvtroupe.coordinator.transfer import Finished, Kind, Part, Transfer, check_slots, kind_of, runs_without_conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from kvtroupe.coordinator.actor_messages import Copies, CopyReply, Slots
+    from kvtroupe.coordinator.tier_messages import DropReply
 
 
 @dataclass(eq=False)
@@ -47,6 +51,8 @@ class Transfers:
         credits: for each engine, how many blocks may be under way at once.
         deadline_s: how long after they were begun copies fail for those who wait for them.
         epoch: of the coordinator.
+        tellers: numbers of the pools whose tier actors tell what they hold: before another one writes there, they are
+            asked to forget it.
         content_epoch: of all content that is copied from now on.
         late_answers: how many answers came too late, twice, or from another epoch.
     """
@@ -57,6 +63,7 @@ class Transfers:
     credits: Mapping[int, int]
     deadline_s: float
     epoch: int
+    tellers: Container[int] = ()
     content_epoch: int = field(default=0, init=False)
     late_answers: int = field(default=0, init=False)
 
@@ -76,6 +83,7 @@ class Transfers:
         self._unsent: dict[int, Transfer] = {}
         self._timed: dict[int, Transfer] = {}  # those not overdue; the next deadline first
         self._joinable: dict[Kind, list[Transfer]] = {}  # begun since the last flush
+        self._drops = RowDrops(self.tellers, self.epoch)
         self._last_id = 0
         self._now_s = float("-inf")
 
@@ -233,7 +241,9 @@ class Transfers:
         for transfer in self._by_urgency():
             transfer.before = {other for other in transfer.before if self._is_waited_for(other, transfer)}
             if not transfer.before:
-                outputs += self._send(transfer)
+                outputs += self._drops.ask(transfer, self._lost.get(transfer.copies.destination_pool, ()))
+                if not self._drops.awaits(transfer):
+                    outputs += self._send(transfer)
         return outputs
 
     def _by_urgency(self) -> list[Transfer]:
@@ -286,7 +296,8 @@ class Transfers:
         if transfer is None:
             self.late_answers += 1
             return []
-        self._check_reply(reply, transfer)
+        self._check_rank(reply.rank)
+        transfer.check_reply(reply)
         if reply.rank not in transfer.missing:
             self.late_answers += 1
             return []
@@ -294,6 +305,10 @@ class Transfers:
         if reply.failed:
             transfer.failures.append(np.array(reply.failed, np.int64))
         return self._finish([transfer.transfer_id])
+
+    def dropped(self, reply: DropReply) -> None:
+        """A rank has forgotten what is in slots that are about to be written."""
+        self.late_answers += not self._drops.answered(reply)
 
     def rank_lost(self, engine: int, rank: int) -> list[Finished]:
         """The tier actor of a rank is known to be dead: what it has not answered has failed.
@@ -306,6 +321,7 @@ class Transfers:
         self._check_engine(engine)
         self._check_rank(rank)
         self._lost[engine].add(rank)
+        self._drops.rank_lost(engine, rank)
         self._joinable = {kind: made for kind, made in self._joinable.items() if self._engine(kind) != engine}
         failed = [t for t in self._open.values() if t.engine == engine and rank in t.missing]
         for transfer in failed:
@@ -359,6 +375,7 @@ class Transfers:
         del self._open[transfer.transfer_id]
         self._timed.pop(transfer.transfer_id, None)
         self._overdue.discard(transfer.transfer_id)
+        self._drops.over(transfer)
         self._under_way[transfer.engine] -= transfer.blocks
         self._reads[copies.source_pool].remove(transfer.transfer_id)
         self._writes[copies.destination_pool].remove(transfer.transfer_id)
@@ -403,8 +420,8 @@ class Transfers:
         for what in (copies.destinations, copies.tokens, copies.groups, copies.digests, copies.parents):
             if what is not None and len(what) != count:
                 raise InvariantError(f"{count} slots to be read, and {len(what)} values for them: give one for each")
-        self._check_slots(source, copies.sources)
-        self._check_slots(destination, copies.destinations)
+        check_slots(copies.sources, self.slots[source])
+        check_slots(copies.destinations, self.slots[destination])
         if source == destination and np.count_nonzero(copies.sources == copies.destinations):
             raise InvariantError(f"a copy within pool {source} onto its own source: leave it out")
         engine = self._engine(copies)
@@ -415,11 +432,6 @@ class Transfers:
         if count > self.room(engine):
             raise InvariantError(f"{count} copies to be begun, engine {engine} has room for {self.room(engine)}")
 
-    def _check_slots(self, pool: int, slots: Slots) -> None:
-        if len(slots) and not 0 < int(slots.min()) <= int(slots.max()) < self.slots[pool]:
-            wrong = slots[(slots <= 0) | (slots >= self.slots[pool])]
-            raise InvariantError(f"slots to be copied are not from 1 to {self.slots[pool] - 1}: {wrong.tolist()}")
-
     def _check_engine(self, engine: int) -> None:
         if engine not in self.credits:
             raise InvariantError(f"pool {engine} has no engine; those that have: {sorted(self.credits)}")
@@ -427,14 +439,3 @@ class Transfers:
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:
             raise InvariantError(f"rank {rank} of {self.ranks}: they count from 0")
-
-    def _check_reply(self, reply: CopyReply, transfer: Transfer) -> None:
-        self._check_rank(reply.rank)
-        name = f"transfer {reply.transfer_id}"
-        if reply.engine != transfer.engine:
-            raise InvariantError(f"engine {reply.engine} answers {name}, which is of engine {transfer.engine}")
-        if not transfer.sent:
-            raise InvariantError(f"engine {reply.engine} answers {name}, which it was not sent")
-        wrong = [position for position in reply.failed if not 0 <= position < transfer.blocks]
-        if wrong:
-            raise InvariantError(f"copies {wrong} of {name} are said to have failed; it has {transfer.blocks}")

@@ -24,6 +24,8 @@ from kvtroupe.coordinator.messages import (
     CopyReply,
     CopyRequest,
     DropEvent,
+    DropReply,
+    DropRequest,
     GroupLostEvent,
     GroupOutput,
     GroupReadyEvent,
@@ -78,10 +80,12 @@ class TierRows:
         """Do what is asked: the answer, if there is one."""
         if isinstance(message, CopyRequest):
             return self._copy(message)
-        if isinstance(message, DropEvent):
+        if isinstance(message, DropEvent | DropRequest):
             for slot in message.slots.tolist():
                 self.rows.pop(slot, None)
-            return None
+            if isinstance(message, DropEvent):
+                return None
+            return DropReply(message.transfer_id, message.epoch, self.pool, self.rank)
         assert isinstance(message, InventoryRequest | ContentEpochRequest)
         if message.content_epoch > self.content_epoch:
             self.content_epoch = message.content_epoch

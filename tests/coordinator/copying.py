@@ -13,6 +13,8 @@ from kvtroupe.coordinator.transfers import Transfers
 from tests.coordinator.support import slots
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from kvtroupe.coordinator.actor_messages import TierOutput
     from kvtroupe.coordinator.transfer import Finished
 
@@ -21,9 +23,9 @@ EPOCH = 7
 DEADLINE_S = 10.0
 
 
-def make(*, blocks: int = 8, ranks: int = 2) -> Transfers:
+def make(*, blocks: int = 8, ranks: int = 2, tellers: Container[int] = ()) -> Transfers:
     """Transfers of these pools, with credits for some blocks on every engine."""
-    return Transfers((10, 10, 10), ENGINE_OF, ranks, dict.fromkeys(range(3), blocks), DEADLINE_S, EPOCH)
+    return Transfers((10, 10, 10), ENGINE_OF, ranks, dict.fromkeys(range(3), blocks), DEADLINE_S, EPOCH, tellers)
 
 
 def copies(source_pool: int, destination_pool: int, *pairs: tuple[int, int]) -> Copies:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from kvtroupe.coordinator.config import GroupConfig
 from kvtroupe.coordinator.errors import OutOfBlocks
 from kvtroupe.coordinator.messages import (
+    AdmitRequest,
     Cleared,
     Events,
+    LookupRequest,
     MoveRequest,
     NewSequence,
     RecoverEvent,
@@ -16,7 +18,7 @@ from kvtroupe.coordinator.messages import (
     Stored,
 )
 from tests.coordinator.losing import FULL, HOST, SLIDING, make
-from tests.coordinator.support import DIGEST_BYTES, admit, cache, chain, last_digest, new
+from tests.coordinator.support import DIGEST_BYTES, admit, cache, chain, last_digest, new, split
 from tests.coordinator.telling import START, backwards, facts, make_one_pool, next_facts, part
 
 RECURRENT = GroupConfig(name="recurrent", kind="recurrent", snapshot_tokens=8)
@@ -195,6 +197,25 @@ def test_what_cannot_be_read_up_is_removed_where_it_was() -> None:
         last_digest("abc"),
     }
     assert not any(isinstance(fact, Stored) for fact in told)
+    cluster.check()
+
+
+def test_what_cannot_be_read_up_twice_is_removed_once() -> None:
+    """A move and an admission want the same blocks, and are asked in one round."""
+    cluster = make(blocks=(17, 20))
+    cluster.cache("abcd", "efgh", "ijkl", "mnop", "qrst")
+    seen = len(facts(cluster))
+    cluster.silent.add(("group", 0, 0))
+    cluster.send(LookupRequest(1, chain("x")))
+    cluster.send(MoveRequest(2, chain("abcd"), 0))
+    cluster.send(AdmitRequest(3, (new("reader", "abcd"),)))
+    cluster.tiers[HOST, 0].failing = True
+
+    cluster.silent.clear()
+    cluster.deliver()
+
+    removed = [one for one in facts(cluster)[seen:] if isinstance(one, Removed) and one.medium == "host"]
+    assert [sorted(split(one.digests)) for one in removed] == [sorted(split(chain("abcd")))]
     cluster.check()
 
 

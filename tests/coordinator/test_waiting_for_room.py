@@ -14,12 +14,13 @@ from kvtroupe.coordinator.messages import (
     CancelEvent,
     GrowReply,
     GrowRequest,
+    LookupRequest,
     ReleaseEvent,
     StepsDoneEvent,
     TimerEvent,
 )
 from tests.coordinator.cluster import Cluster
-from tests.coordinator.support import make_config, new
+from tests.coordinator.support import chain, make_config, new
 
 
 class Queue:
@@ -65,6 +66,22 @@ def test_a_request_is_granted_when_a_sequence_ends() -> None:
     assert queue.running() == ["a"]
     assert queue.cluster.replica.pool("device").ledger.free == 1
     queue.release("a")
+
+    assert queue.running() == ["b"]
+
+
+def test_it_is_granted_when_room_comes_in_the_step_that_settles_a_round_of_others() -> None:
+    """With its group, what keeps the slots of "a" in use is lost, and so is what a lookup waits for."""
+    queue = Queue(4)
+    queue.ask(1, "a", "xyz")
+    queue.ask(2, "b", "vw")
+    queue.cluster.silent.add(("group", 0, 0))
+    queue.cluster.commit("a", 12)
+    queue.release("a")
+    queue.send(LookupRequest(3, chain("xyz")))
+    assert queue.cluster.replica.pool("device").ledger.free == 1
+
+    queue.cluster.lose_group(0)
 
     assert queue.running() == ["b"]
 

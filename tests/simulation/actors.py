@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvtroupe.coordinator.group import Group
-from kvtroupe.coordinator.messages import CopyReply, CopyRequest
+from kvtroupe.coordinator.messages import CopyReply, CopyRequest, LossAcknowledgedEvent
 from tests.coordinator.cluster import TierRows
 from tests.simulation.memory import GARBAGE
 
 if TYPE_CHECKING:
     import random
 
-    from kvtroupe.coordinator.messages import GroupOutput, TierOutput, ToCoordinator
+    from kvtroupe.coordinator.messages import GroupOutput, TierOutput, ToSessions
     from tests.simulation.memory import Memory
 
 REPEATED_SHARE = 0.1  # of the answers of tiers come twice
@@ -33,7 +33,7 @@ class GroupActor:
 
     group: Group
     inbox: deque[GroupOutput] = field(default_factory=deque)
-    outbox: deque[ToCoordinator] = field(default_factory=deque)
+    outbox: deque[ToSessions] = field(default_factory=deque)
     is_there: bool = True
 
     def work(self) -> None:
@@ -60,18 +60,38 @@ class TierActor:
         inbox: what it was sent.
         outbox: what it has answered.
         is_there: whether the coordinator has it for alive; what is sent to one that is not is lost.
-        epoch: the newest coordinator that it has heard of.
+        earlier: how many messages of an earlier coordinator it has still to do; then it says that they are done.
     """
 
     rows: TierRows
     memory: Memory
     inbox: deque[TierOutput] = field(default_factory=deque)
-    outbox: deque[ToCoordinator] = field(default_factory=deque)
+    outbox: deque[ToSessions] = field(default_factory=deque)
     is_there: bool = True
-    epoch: int = 0
+    earlier: int = 0
+
+    @property
+    def process_id(self) -> str:
+        """Of its process, which may write device memory."""
+        return f"tier {self.rows.pool} {self.rows.rank}"
+
+    def coordinator_lost(self) -> bool:
+        """Another coordinator is there: whether something is left to be done for the earlier one."""
+        self.earlier = len(self.inbox)
+        return self.earlier > 0
 
     def work(self, chance: random.Random, failure_rate: float) -> None:
         """Handle a message; some copies fail, and spoil what they were to write."""
+        self._handle(chance, failure_rate)
+        if self.earlier:
+            self._earlier_is_done(1)
+
+    def _earlier_is_done(self, messages: int) -> None:
+        self.earlier -= messages
+        if not self.earlier:
+            self.outbox.append(LossAcknowledgedEvent(self.process_id))
+
+    def _handle(self, chance: random.Random, failure_rate: float) -> None:
         message = self.inbox.popleft().message
         if not isinstance(message, CopyRequest):
             answer = self.rows.handle(message)
@@ -106,6 +126,8 @@ class TierActor:
     def die(self, *, keeps_rows: bool) -> None:
         """The actor is gone with what it was asked; its bytes and rows too, unless it is a disk."""
         self.inbox.clear()
+        if self.earlier:
+            self._earlier_is_done(self.earlier)
         self.is_there = False
         self.memory.epochs[self.rows.pool, self.rows.rank] += 1
         if not keeps_rows:

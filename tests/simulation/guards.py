@@ -90,6 +90,7 @@ DROPS = Faults(losses=0, restarts=0, resets=0, clients=0, drops=0.3)
 LOSSES = Faults(losses=0.4, restarts=0, resets=0, drops=0, clients=0)
 NONE = Faults(losses=0, restarts=0, resets=0, drops=0, clients=0)
 RESETS = Faults(losses=0, restarts=0, resets=0.3, drops=0, clients=0)
+VOIDS = Faults(losses=0.3, resets=0.3, restarts=0, clients=0, drops=0)
 RESTARTS = Faults(losses=0, restarts=0.4, resets=0, drops=0, clients=0, steps=0.5)
 SLOW = Faults(losses=0, restarts=0, resets=0, drops=0, clients=0, tiers=(2, 0.1, 0.02))
 
@@ -239,7 +240,7 @@ GUARDS = [
         "give_up",
         "self._ledgers_of_pools[self._pool_of[group]].give_up(offered)",
         "pass",
-        ALL,
+        VOIDS,
     ),
     # -- copies ----------------------------------------------------------------------------------------------------
     Guard(
@@ -285,7 +286,7 @@ GUARDS = [
     Guard(
         "what failed to be read stays in the index",
         landings.Landings,
-        "_fail",
+        "_lose_sources",
         "ledger.unpublish(unreadable)",
         "pass",
         COPIES,

@@ -17,6 +17,7 @@ from tests.coordinator.support import BLOCK_TOKENS, last_digest
 if TYPE_CHECKING:
     from kvtroupe.coordinator.config import Config
     from kvtroupe.coordinator.state import CoordinatorState
+    from tests.coordinator.cluster import TierRows
 
 # Words of the chain before the block, its tokens that are written, and after which reset they were computed.
 Content: TypeAlias = tuple[str, tuple[int, ...], int]
@@ -96,8 +97,19 @@ class Memory:
             for slot in np.flatnonzero(one.ledger.published).tolist():
                 digest = one.ledger.digest[slot].tobytes()
                 for rank in self._ranks:
-                    if not self.is_there(pool, rank):
-                        continue
-                    words, tokens, computed = content = self.get((pool, rank, slot))
-                    if tokens not in WORD_OF or last_digest(words + WORD_OF[tokens]) != digest or computed < resets:
-                        raise WrongContent(f"slot {slot} of pool {pool} is published; rank {rank} has {content}")
+                    if self.is_there(pool, rank):
+                        self._check((pool, rank, slot), digest, "published", resets)
+
+    def check_told(self, rows: TierRows) -> None:
+        """What a tier actor would tell of its slots, were it asked now, is there.
+
+        Raises:
+            WrongContent: it is not.
+        """
+        for slot, (_, digest, _) in rows.rows.items():
+            self._check((rows.pool, rows.rank, slot), digest, "told by its tier actor", 0)
+
+    def _check(self, place: Place, digest: bytes, what: str, resets: int) -> None:
+        words, tokens, computed = content = self.get(place)
+        if tokens not in WORD_OF or last_digest(words + WORD_OF[tokens]) != digest or computed < resets:
+            raise WrongContent(f"pool, rank, slot {place} is {what}, and there is {content}")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 STEPS = 1200
 NO_LOSSES = Faults(losses=0, restarts=0, resets=0, clients=0, drops=0)
+FEW_LOSSES = Faults(losses=0.02, restarts=0.006, resets=0.006, clients=0.03, drops=0.004)
 TRIES = 600  # runs to make a failing one shorter
 
 
@@ -29,7 +30,8 @@ def make_config(chance: random.Random) -> Config:
     ]
     groups = [kinds[0], *chance.sample(kinds[1:], chance.randint(0, 2))]
     levels = chance.choice([1, 2, 2, 3, 3])
-    blocks = [len(groups) * chance.randint(9, 20), chance.randint(5, 30), chance.randint(8, 50)]
+    blocks = [len(groups) * chance.randint(9, 20), chance.choice([chance.randint(5, 8), chance.randint(5, 30)])]
+    blocks.append(chance.randint(8, 50))
     pools = []
     for level, tier in enumerate(["device", "host", "disk"][:levels]):
         values: dict[str, object] = {"name": tier, "tier": tier, "blocks": blocks[level]}
@@ -60,10 +62,13 @@ def make_config(chance: random.Random) -> Config:
 
 
 def run(seed: int) -> None:
-    """Half of the worlds have no faults but slow answers and failed copies, so that the others do not hide anything."""
+    """Half of the worlds have no faults but slow answers and failed copies, so that the others do not hide anything.
+
+    Of the others, half have few faults, so that content lives long enough to go down to the disk and to come back.
+    """
     chance = random.Random(seed)  # noqa: S311 - chooses test cases
     config = make_config(chance)
-    faults = Faults() if seed % 2 else NO_LOSSES
+    faults = (NO_LOSSES, Faults(), NO_LOSSES, FEW_LOSSES)[seed % 4]
     decisions = [chance.randrange(2**32) for _ in range(STEPS)]
     try:
         World(config, faults).run(decisions)

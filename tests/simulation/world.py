@@ -160,7 +160,7 @@ class World:
             actions += [(f"{what} of {number}", weight, action) for what, weight, action in self._of_client(client)]
         actions += [(f"group {one.group.number}", 4, sure(one.work)) for one in self.groups if one.inbox]
         actions += [
-            (f"tier {pool} {rank}", self._pace(pool), partial(tier.work, failure_rate=self.faults.copies))
+            (f"tier {pool} {rank}", self._pace(pool), partial(self._tier_works, tier))
             for (pool, rank), tier in self.tiers.items()
             if tier.inbox
         ]
@@ -201,6 +201,11 @@ class World:
             ("acknowledge", 0.3, sure(partial(self._acknowledge, client))) for _ in client.acknowledgements()[:1]
         ]
         return actions
+
+    def _tier_works(self, tier: TierActor, chance: random.Random) -> None:
+        tier.work(chance, self.faults.copies)
+        for one in self.tiers.values():
+            self.memory.check_told(one.rows)
 
     def _actors(self) -> list[Client | GroupActor | TierActor]:
         """Everybody with a channel to the coordinator."""
@@ -374,22 +379,22 @@ class World:
     def _restart(self, chance: random.Random) -> None:
         """The coordinator dies, with its groups and all messages; clients are told later, and go on until then.
 
-        What supervisors have to say of actors that are not there yet is said to the new one; and so may some answers be
-        that were for the old one.
+        What tier actors were asked they still do, whatever they are asked later; their answers are of no use. What
+        supervisors have to say of actors that are not there yet is said to the new one; and so may some answers be that
+        were for the old one.
         """
         self.epoch += 1
         self.replica.restart(self.epoch)
         self.watch.restarted()
+        for group in self.groups:
+            group.inbox.clear()
+        copying = [tier.process_id for tier in self.tiers.values() if tier.coordinator_lost()]
         actors: list[GroupActor | TierActor] = [*self.groups, *self.tiers.values()]
         for actor in actors:
-            actor.inbox.clear()
-            said = [
-                one
-                for one in actor.outbox
-                if isinstance(one, GroupReadyEvent | TierReadyEvent) or chance.random() < LATE_SHARE
-            ]
-            actor.outbox.clear()
-            actor.outbox.extend(said)
+            for _ in range(len(actor.outbox)):
+                message = actor.outbox.popleft()
+                if isinstance(message, GroupReadyEvent | TierReadyEvent) or chance.random() < LATE_SHARE:
+                    actor.outbox.append(message)
         for client in self.clients:
             client.coordinator_lost()
         dead = [one for one in self._supervised if isinstance(one, ProcessGoneEvent)]
@@ -399,7 +404,7 @@ class World:
             for (pool, rank), tier in self.tiers.items()
         )
         processes = [one.process_id for one in self.clients] + [one.process_id for one in dead]
-        self.send(RecoverEvent(tuple(processes), tier_epochs))
+        self.send(RecoverEvent((*processes, *copying), tier_epochs))
         for group in self.groups:
             if not group.is_there:
                 self.send(GroupLostEvent(group.group.number))
