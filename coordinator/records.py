@@ -120,8 +120,7 @@ class Records:
 
     def keep(self, transfer_id: int, pool: int, slots: Slots) -> None:
         """Slots are not free before a transfer is over, whoever else uses them or does not."""
-        ledger = self._pools[pool].ledger
-        ledger.claim(slots, ledger.generation.take(slots), Holder.TRANSFER)
+        self._pools[pool].ledger.hold(slots, Holder.TRANSFER)
         self._kept.setdefault(transfer_id, []).append((pool, slots))
 
     def keep_stuck(self, sequence: Sequence, transfer_id: int, touched: dict[int, Slots]) -> None:
