@@ -86,7 +86,7 @@ class Rounds:
             )
         if not current.add_evidence(message):
             return True, []
-        return False, self._finish_complete(now_s)
+        return False, self._finish_complete(now_s) if current.is_complete else []
 
     def give_up(self, group: int, now_s: float) -> list[Output]:
         """A group is lost: the round that runs goes on without it."""
@@ -153,7 +153,8 @@ class Rounds:
         counters, tiers = self.parts.counters, self.answers.tiers
         counters.rounds += 1
         counters.deferred += len(settlement.deferred)
-        self.waiting.put_back(settlement.deferred)
+        if settlement.deferred:
+            self.waiting.put_back(settlement.deferred)
         if settlement.stale:
             tiers.stale(settlement.stale)
         answers: list[Output] = []
@@ -162,7 +163,7 @@ class Rounds:
                 self.waiting.wait_for_room(grant.ask)
             else:
                 answers += self.answers.answer(grant, now_s)
-        if self.waiting.waits_for_room:
+        if self.waiting.for_room:
             self._free_when_refused = self._free()
         return tiers.binds.outputs() + answers
 
