@@ -223,12 +223,12 @@ class Workload:
     def look_up(self) -> Times:
         """What a prompt would hit: all of it, and nobody uses it. The model has no such call."""
         assert isinstance(self.replica, Replica), "not the model"
+        digests = self._cached[self._next_id() % len(self._cached)]  # looking one up does not change their order
         start_ns = perf_counter_ns()
-        found = self.replica.lookup(self._cached[0])
+        found = self.replica.lookup(digests)
         looked_up_ns = perf_counter_ns() - start_ns
         assert found.hit_tokens == self.shape.tokens, f"{found.hit_tokens} of {self.shape.tokens} tokens are found"
         assert not any(found.used_blocks), "nobody uses the prompt"
-        self._cached.rotate(-1)
         return {"lookup": looked_up_ns}
 
     def hit(self) -> Times:
