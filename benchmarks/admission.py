@@ -44,10 +44,12 @@ share a pool; blocks have 16 tokens. Replica and model take turns, and the cycli
 \b
 list_to_array     a Python list of the tokens of a prompt becomes an array
 hash              digests of a prompt, from an int32 array
+lookup            what admission would find, which is all
 hit               admission that finds all blocks but the last
 miss_free         admission that finds nothing, into slots that hold nothing
 miss_evict        admission that finds nothing; every slot it takes evicts a block
 miss_evict_mixed  the same; each of the evicted blocks was a prompt of its own
+admit_64          64 prompts in one call, each evicting another: for each of them
 commit            publication of a whole prompt, and what leaves the windows then
 extend            one token into a spare block
 grow_64           a block more for 64 sequences in one call, evicting: for each of them

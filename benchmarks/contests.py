@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.workload import (
+    ADMITTED_SEQUENCES,
     BLOCK_TOKENS,
     NAMESPACE,
     Shape,
@@ -39,6 +40,7 @@ MODEL_TURNS_MIN = 5  # unless the replica has fewer
 MODEL_POOL_SHARE = 8  # by so much its pool is smaller, which does it no harm
 MIXED_REPEATS_MAX = 20  # each needs as many prompts of one block as a prompt has blocks
 MIXED_POOL_SHARE = 4
+ROUND_REPEATS_MAX = 50  # each admits many prompts
 
 Turn: TypeAlias = Callable[[], Times]
 
@@ -48,10 +50,12 @@ class Operation(StrEnum):
 
     LIST_TO_ARRAY = "list_to_array"
     HASH = "hash"
+    LOOKUP = "lookup"
     HIT = "hit"
     MISS_FREE = "miss_free"
     MISS_EVICT = "miss_evict"
     MISS_EVICT_MIXED = "miss_evict_mixed"
+    ADMIT_64 = "admit_64"
     COMMIT = "commit"
     EXTEND = "extend"
     GROW_64 = "grow_64"
@@ -223,21 +227,36 @@ def _mixed_contest(shape: Shape, options: Options) -> Contest:
 def _pool_contests(shape: Shape, options: Options) -> Iterator[Contest]:
     """Each begins from the state in which the one before it left the pools."""
     repeats = options.repeats
-    least_prompts = (shape.prompts_for_growth(1 + repeats), shape.prompts_for_growth(_model_turns(repeats)))
-    ours, model = _workloads(shape, options, options.pool_blocks, least_prompts)
+    least_prompts = shape.prompts_for_growth(1 + repeats)
+    if Operation.ADMIT_64 in options.only:
+        least_prompts = max(least_prompts, ADMITTED_SEQUENCES)
+    least_of_model = shape.prompts_for_growth(_model_turns(repeats))
+    ours, model = _workloads(shape, options, options.pool_blocks, (least_prompts, least_of_model))
     for workload in (ours, model):
         workload.fill()
-    if options.only & {Operation.MISS_EVICT, Operation.COMMIT, Operation.RELEASE}:
-        yield Contest(ours.turn_over, model.turn_over, repeats)
+    yield from _contests_in_full_pools(ours, model, options)
     for workload in (ours, model):
         workload.make_room()
+    yield from _contests_with_room(ours, model, options)
+
+
+def _contests_in_full_pools(ours: Workload, model: Workload, options: Options) -> Iterator[Contest]:
+    if options.only & {Operation.MISS_EVICT, Operation.COMMIT, Operation.RELEASE}:
+        yield Contest(ours.turn_over, model.turn_over, options.repeats)
+    if Operation.ADMIT_64 in options.only:
+        yield Contest(ours.admit_many, None, min(options.repeats, ROUND_REPEATS_MAX))
+    if Operation.LOOKUP in options.only:
+        yield Contest(ours.look_up, None, options.repeats)
+
+
+def _contests_with_room(ours: Workload, model: Workload, options: Options) -> Iterator[Contest]:
     if Operation.HIT in options.only:
-        yield Contest(ours.hit, model.hit, repeats)
+        yield Contest(ours.hit, model.hit, options.repeats)
     if Operation.MISS_FREE in options.only:
-        yield Contest(ours.miss_free, model.miss_free, repeats)
+        yield Contest(ours.miss_free, model.miss_free, options.repeats)
     if Operation.EXTEND in options.only:
-        yield Contest(ours.extend, model.extend, repeats)
+        yield Contest(ours.extend, model.extend, options.repeats)
     if Operation.GROW_64 in options.only:
         for workload in (ours, model):
             workload.start_growing()
-        yield Contest(ours.grow, model.grow, repeats)
+        yield Contest(ours.grow, model.grow, options.repeats)

@@ -30,6 +30,7 @@ BLOCK_TOKENS = 16
 WINDOW_TOKENS = 1024
 DIGEST_BYTES = 32
 GROWING_SEQUENCES = 64
+ADMITTED_SEQUENCES = 64
 EXTENDED_BLOCKS = 6
 SCATTERING_SEQUENCES = 256
 
@@ -203,6 +204,32 @@ class Workload:
         self.replica.release(new.sequence_id)
         self._check_all_published()
         return {"miss_evict_mixed": admitted_ns}
+
+    def admit_many(self) -> Times:
+        """Many prompts in one call, each of which evicts one of the oldest: the time for each of them."""
+        digests = [self._fresh_digests(self.shape.blocks) for _ in range(ADMITTED_SEQUENCES)]
+        new = [self._new(one) for one in digests]
+        with self._evicting(ADMITTED_SEQUENCES * self.shape.slots):
+            admitted_ns = timed_ns(self.replica.admit, new)
+        for one in new:
+            self._check_cached(one.sequence_id, 0)
+            self.replica.commit(one.sequence_id, one.tokens)
+            self.replica.release(one.sequence_id)
+            self._cached.popleft()
+        self._cached.extend(digests)
+        self._check_all_published()
+        return {"admit_64": round(admitted_ns / ADMITTED_SEQUENCES)}
+
+    def look_up(self) -> Times:
+        """What a prompt would hit: all of it, and nobody uses it. The model has no such call."""
+        assert isinstance(self.replica, Replica), "not the model"
+        digests = self._cached[self._next_id() % len(self._cached)]  # looking one up does not change their order
+        start_ns = perf_counter_ns()
+        found = self.replica.lookup(digests)
+        looked_up_ns = perf_counter_ns() - start_ns
+        assert found.hit_tokens == self.shape.tokens, f"{found.hit_tokens} of {self.shape.tokens} tokens are found"
+        assert not any(found.used_blocks), "nobody uses the prompt"
+        return {"lookup": looked_up_ns}
 
     def hit(self) -> Times:
         """A prompt hits all but its last block, which is computed; that one finds room."""

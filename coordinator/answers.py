@@ -131,7 +131,8 @@ class Answers:
         reads_after = self.tiers.reads_after([*enumerate(claim.slots), *[(pool, slots) for pool, _, slots in copied]])
         writes_after = tuple([one for one in self.tiers.writes_after(enumerate(fresh)) if one not in reads_after])
         awaited = Awaited(reads_after, writes_after)
-        self._wait(sequence, awaited)
+        if awaited:
+            self._wait(sequence, awaited)
         return awaited
 
     def _begin_extension(
@@ -148,8 +149,7 @@ class Answers:
         return copied
 
     def _wait(self, sequence: Sequence, awaited: Awaited) -> None:
-        if awaited:
-            self.records.waits.begin(sequence, awaited, [len(slots) for slots in self.tables.held(sequence)])
+        self.records.waits.begin(sequence, awaited, [len(slots) for slots in self.tables.held(sequence)])
 
     def _grow(self, growth: Growth, grant: Grant) -> GrowReply:
         granted = growth.sequences[: grant.granted]
@@ -161,8 +161,9 @@ class Answers:
         counters.grown += grant.granted
         counters.growth_refused += len(refused) - grant.granted
         writes_after = self.tiers.writes_after(enumerate(grant.slots)) if self.tiers.is_busy() else ()
-        for sequence in granted:
-            self._wait(sequence, Awaited((), writes_after))
+        if writes_after:
+            for sequence in granted:
+                self._wait(sequence, Awaited((), writes_after))
         return GrowReply(growth.request.request_id, refused, slots, writes_after)
 
     def _why_not_grown(self, growth: Growth, grant: Grant) -> tuple[GrowResult, ...]:

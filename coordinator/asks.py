@@ -52,6 +52,8 @@ class Edge:
         self._tokens_per_digest = config.tokens_per_digest
         self._digests_per_block = [size // config.tokens_per_digest for size in layout.scales]
         self._blocks_per_unit = [layout.unit_tokens // size for size in layout.scales]
+        # One size of blocks, each with one digest: then a chain is what the client has sent.
+        self._is_simple = self._digests_per_block == self._blocks_per_unit == [1]
         self._digest_bytes = config.digest_bytes
         self._limits = config.limits
         self._pools = pools
@@ -139,6 +141,8 @@ class Edge:
 
     def _prompts(self, digests: bytes, limit_units: int) -> tuple[Prompt, ...]:
         """A chain in the blocks of every scale."""
+        if self._is_simple:
+            return (Prompt(digests, limit_units),)
         return tuple(
             [
                 Prompt(self.block_digests(digests, scale), limit_units * blocks)

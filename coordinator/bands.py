@@ -7,7 +7,8 @@ that what all its groups do with a block is one operation. Most replicas have on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
 
     from kvtroupe.coordinator.config import Config
 
+Span: TypeAlias = tuple[int, int]
 Columns: TypeAlias = Literal["dense", "sparse", "state", "fixed", "cross"]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+SPANS_KEPT = 4096  # lengths of hits; most are among those that have come before
+
+
+class Shape(NamedTuple):
     """What decides how many slots a sequence takes.
 
     Attributes:
@@ -92,6 +96,8 @@ class Band:
 
     def slots(self, start: int, end: int, shape: Shape) -> int:
         """How many slots the columns from `start` to `end` take in all groups and beams together."""
+        if self.columns == "dense" and shape.beams == 1:
+            return len(self.groups) * (end - start)
         wanted = self.wanted(start, end, shape)
         if wanted is not None:
             return len(self.groups) * int(np.count_nonzero(wanted))
@@ -126,6 +132,7 @@ class Layout:
         bands_of: for each pool the numbers of its bands.
         growing_rows: for each pool the slots that one more unit takes in its dense bands, for each beam.
         is_plain: for each pool whether all its bands are dense.
+        spans: for a hit of so many units, the first block that it reads of each group and the one after the last.
     """
 
     def __init__(self, config: Config) -> None:
@@ -151,6 +158,16 @@ class Layout:
             for pool in range(len(config.pools))
         ]
         self.is_plain = [all(self.bands[number].columns == "dense" for number in numbers) for numbers in self.bands_of]
+        self.spans = lru_cache(SPANS_KEPT)(self._spans)
+
+    def _spans(self, units: int) -> tuple[Span, ...]:
+        hit_tokens = units * self.unit_tokens
+        return tuple(
+            [
+                (rule.first_block(hit_tokens), units * stride) if stride and units else (0, 0)
+                for rule, stride in zip(self.rules, self.strides, strict=True)
+            ]
+        )
 
     def _scale(self, rule: AttentionRule) -> int:
         return self.scales.index(rule.block_tokens) if rule.participates else len(self.scales)

@@ -45,6 +45,8 @@ class Binds:
         Losses come before arrivals: a slot that has lost one block may be on its way to hold another.
         """
         outputs: list[Output] = []
+        if not (self._evicted or self._lost or self._arrivals):
+            return outputs
         for group in sorted({*self._evicted, *self._lost, *self._arrivals}):
             evicted = _joined(self._evicted.get(group, []))
             lost, arrivals = tuple(self._lost.get(group, ())), tuple(self._arrivals.get(group, ()))

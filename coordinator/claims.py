@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 import numpy as np
 
 from kvtroupe.coordinator.agreement import agree
-from kvtroupe.coordinator.bands import Shape
+from kvtroupe.coordinator.bands import Shape, Span
 from kvtroupe.coordinator.errors import InvariantError
 from kvtroupe.coordinator.ledger import Holder, Ledger
 from kvtroupe.coordinator.messages import NO_SLOTS
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     )
 
 Stale: TypeAlias = dict[tuple[int, int], dict[int, int]]  # (group, level) -> slot -> generation
-Span: TypeAlias = tuple[int, int]
 
 NO_SHAPE = Shape(0)
 NO_WAIT = -inf
@@ -177,9 +176,6 @@ class Claimer:
     def claim(self, ask: Ask, evidence: Sequence[Evidence | None], stale: Stale) -> Claim | None:
         """Claim the longest prefix that all groups serve, and the encoder's blocks if all of them are there.
 
-        A block that has changed hands since the group answered is as good as never named: the lengths are judged again
-        without it.
-
         Args:
             ask: who claims.
             evidence: of every group; None: it did not answer.
@@ -188,34 +184,13 @@ class Claimer:
         Returns:
             the claim; None where it has to wait for the next round. Without pools below the device, none has to.
         """
-        present = {group: found.present for group, found in enumerate(evidence) if found is not None}
-        while True:
-            agreement = agree(
-                [present.get(group, 0) for group in self._layout.participating],
-                self._rules,
-                self._strides,
-                ask.limit_units,
-            )
-            hit_tokens = agreement.units * self._layout.unit_tokens
-            junction_tokens = agreement.junction_units * self._layout.unit_tokens
-            cross_hit = self._hits_encoder(ask, present)
-            if not hit_tokens and not cross_hit:
-                return Claim(0, junction_tokens, cross_hit, self._no_spans, self._no_slots)
-            spans = self._spans(agreement.units, ask, cross_hit=cross_hit)
-            claimed: list[Slots] = []
-            for pool in self._pools:
-                slots, generations = _read_by_hit(evidence, pool.groups, spans)
-                good = pool.ledger.claim(slots, generations, Holder.SEQUENCE)
-                if good < len(slots):
-                    pool.ledger.undo_claim(slots[:good], Holder.SEQUENCE)
-                    break
-                claimed.append(slots)
-            else:
-                return Claim(hit_tokens, junction_tokens, cross_hit, spans, tuple(claimed))
-            self._undo(claimed)
-            group, block = _locate(good, pool.groups, spans)
-            present[group] &= ~(1 << block)
-            stale.setdefault((group, 0), {})[int(slots[good])] = int(generations[good])
+        claim = self._look(ask, evidence, stale)
+        self._hold(claim.slots)
+        return claim
+
+    def look(self, ask: Ask, evidence: Sequence[Evidence | None], stale: Stale) -> Claim:
+        """What `claim` would claim for who needs no room; nothing is claimed."""
+        return self._look(ask, evidence, stale)
 
     def undo(self, claim: Claim) -> None:
         """Take a claim back: no trace of it is left."""
@@ -223,31 +198,60 @@ class Claimer:
 
     def redo(self, claim: Claim) -> None:
         """Claim again what has just been undone."""
-        for pool, slots in zip(self._pools, claim.slots, strict=True):
-            pool.ledger.claim(slots, pool.ledger.generation.take(slots), Holder.SEQUENCE)
+        self._hold(claim.slots)
+
+    def _look(self, ask: Ask, evidence: Sequence[Evidence | None], stale: Stale) -> Claim:
+        """What of a prefix is on the device, in all groups.
+
+        A block that has changed hands since the group answered is as good as never named: the lengths are judged again
+        without it.
+        """
+        present = [0 if found is None else found.present for found in evidence]
+        while True:
+            agreement = agree(
+                [present[group] for group in self._layout.participating], self._rules, self._strides, ask.limit_units
+            )
+            hit_tokens = agreement.units * self._layout.unit_tokens
+            junction_tokens = agreement.junction_units * self._layout.unit_tokens
+            cross_hit = self._hits_encoder(ask, present)
+            if not hit_tokens and not cross_hit:
+                return Claim(0, junction_tokens, cross_hit, self._no_spans, self._no_slots)
+            spans = self._spans(agreement.units, ask, cross_hit=cross_hit)
+            read: list[Slots] = []
+            for pool in self._pools:
+                slots, generations = _read_by_hit(evidence, pool.groups, spans)
+                good = pool.ledger.fitting(slots, generations)
+                if good < len(slots):
+                    break
+                read.append(slots)
+            else:
+                return Claim(hit_tokens, junction_tokens, cross_hit, spans, tuple(read))
+            group, block = _locate(good, pool.groups, spans)
+            present[group] &= ~(1 << block)
+            stale.setdefault((group, 0), {})[int(slots[good])] = int(generations[good])
+
+    def _hold(self, claimed: Sequence[Slots]) -> None:
+        for pool, slots in zip(self._pools, claimed, strict=True):
+            if len(slots):
+                pool.ledger.hold(slots, Holder.SEQUENCE)
 
     def _undo(self, claimed: Sequence[Slots]) -> None:
-        for pool, slots in zip(self._pools, claimed, strict=False):  # a claim that was cut short covers fewer pools
+        for pool, slots in zip(self._pools, claimed, strict=True):
             pool.ledger.undo_claim(slots, Holder.SEQUENCE)
 
-    def _hits_encoder(self, ask: Ask, present: dict[int, int]) -> bool:
+    def _hits_encoder(self, ask: Ask, present: Sequence[int]) -> bool:
         """Whether every block of the encoder input is published in every cross group."""
         if not self._cross or not ask.prompts[-1].limit_blocks:
             return False
         whole = (1 << ask.prompts[-1].limit_blocks) - 1
-        return all(present.get(group, 0) == whole for group in self._cross)
+        return all(present[group] == whole for group in self._cross)
 
     def _spans(self, units: int, ask: Ask, *, cross_hit: bool) -> tuple[Span, ...]:
-        layout = self._layout
-        hit_tokens = units * layout.unit_tokens
-        spans = [
-            (rule.first_block(hit_tokens), units * stride) if stride and units else (0, 0)
-            for rule, stride in zip(layout.rules, layout.strides, strict=True)
-        ]
+        spans = self._layout.spans(units)
         if cross_hit:
-            for group in self._cross:
-                spans[group] = (0, ask.prompts[-1].limit_blocks)
-        return tuple(spans)
+            encoder = (0, ask.prompts[-1].limit_blocks)
+            spans = tuple([encoder if group in self._cross else span for group, span in enumerate(spans)])
+        return spans
 
 
 def _read_by_hit(

@@ -44,9 +44,11 @@ class Demotions:
             worth = self._worth_keeping(pool, ledger.peek(count))
             batch, destinations = self._places_below(pool, worth, now_s)
         taken, evicted = ledger.take(count, holder)
-        traffic.binds.evicted(evicted)
-        traffic.counters.evictions += sum([len(slots) for slots in evicted.values()])
-        traffic.counters.demotions_given_up += len(worth) - len(destinations)
+        if evicted:
+            traffic.binds.evicted(evicted)
+            traffic.counters.evictions += sum([len(slots) for slots in evicted.values()])
+        if len(worth):
+            traffic.counters.demotions_given_up += len(worth) - len(destinations)
         if batch is not None:
             traffic.copy_down(batch, pool, destinations, now_s)
         return taken

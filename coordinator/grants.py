@@ -10,7 +10,7 @@ from kvtroupe.coordinator.messages import NO_SLOTS
 from kvtroupe.coordinator.tables import BlockTable, Form, arrange, in_order_of_giving_back
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kvtroupe.coordinator.bands import Band, Layout, Shape
     from kvtroupe.coordinator.claims import Claim, Pool
@@ -31,6 +31,8 @@ class Tables:
     def __init__(self, pools: Sequence[Pool], layout: Layout) -> None:
         self._pools = pools
         self._layout = layout
+        self._nothing = (NO_SLOTS,) * len(layout.rules)
+        self._has_states = any(band.columns == "state" for band in layout.bands)
 
     def new(self, claim: Claim, fresh: Sequence[Slots], capacity_tokens: int, shape: Shape) -> tuple[BlockTable, ...]:
         """Tables of what a hit reads, followed by fresh slots.
@@ -81,9 +83,11 @@ class Tables:
         Returns:
             for each band of states its pool, the slots to be read, and as many to be written.
         """
-        copies = []
+        copies: list[tuple[int, Slots, Slots]] = []
+        if not (self._has_states and claim.hit_tokens):
+            return copies
         for band, table in zip(self._layout.bands, sequence.tables, strict=True):
-            if band.columns == "state" and claim.hit_tokens:
+            if band.columns == "state":
                 hits = claim.hits(band.pool, self._pools[band.pool].groups)
                 read = np.concatenate([hits[group][-1:].repeat(table.beams) for group in band.groups])
                 copies.append((band.pool, read, table.rows[:, 0].copy()))
@@ -101,34 +105,53 @@ class Tables:
             for each group what its tables got: [sequences, columns], with an axis for beams in between if there are
             several.
         """
-        added: list[list[Slots]] = [[] for _ in self._layout.bands]
-        for pool, slots in enumerate(fresh):
-            growing = [number for number in self._layout.bands_of[pool] if self._layout.bands[number].grows]
-            at = 0
-            for sequence in sequences:
-                for number in growing:
-                    band = self._layout.bands[number]
-                    end_tokens = sequence.capacity_tokens + units * self._layout.unit_tokens
-                    start, end = band.span(sequence.capacity_tokens, end_tokens, sequence.shape)
-                    count = band.slots(start, end, sequence.shape)
-                    rows = arrange(band, start, end, slots[at : at + count], sequence.shape)
-                    sequence.tables[number].append(rows)
-                    added[number].append(rows)
-                    at += count
-        for sequence in sequences:
-            sequence.capacity_tokens += units * self._layout.unit_tokens
-        return self._by_group(added, sequences[0].shape.beams if sequences else 1)
-
-    def _by_group(self, added: list[list[Slots]], beams: int) -> tuple[Slots, ...]:
         by_group = [NO_SLOTS.reshape(0, 0)] * len(self._layout.rules)
-        for band, rows in zip(self._layout.bands, added, strict=True):
-            if rows:
-                stacked = np.stack(rows)
-                stacked.setflags(write=False)
-                for place, group in enumerate(band.groups):
-                    of_group = stacked[:, place * beams : (place + 1) * beams]
+        if not sequences:
+            return tuple(by_group)
+        beams = sequences[0].shape.beams
+        for pool, slots in enumerate(fresh):
+            arranged = self._alike if self._layout.is_plain[pool] else self._one_by_one
+            for number, added in arranged(pool, sequences, units, slots):
+                added.setflags(write=False)
+                for sequence, rows in zip(sequences, added, strict=True):
+                    sequence.tables[number].append(rows)
+                for place, group in enumerate(self._layout.bands[number].groups):
+                    of_group = added[:, place * beams : (place + 1) * beams]
                     by_group[group] = of_group if beams > 1 else of_group[:, 0]
+        added_tokens = units * self._layout.unit_tokens
+        for sequence in sequences:
+            sequence.capacity_tokens += added_tokens
         return tuple(by_group)
+
+    def _alike(
+        self, pool: int, sequences: Sequence[RunningSequence], units: int, slots: Slots
+    ) -> Iterator[tuple[int, Slots]]:
+        """What the growing bands of a pool get, where all sequences get as much: [sequences, rows, columns] of each."""
+        slots = slots.reshape(len(sequences), -1)
+        at = 0
+        for number in self._layout.bands_of[pool]:
+            groups = self._layout.bands[number].groups
+            rows, columns = len(groups) * sequences[0].shape.beams, units * self._layout.strides[groups[0]]
+            yield number, slots[:, at : at + rows * columns].reshape(len(sequences), rows, columns)
+            at += rows * columns
+
+    def _one_by_one(
+        self, pool: int, sequences: Sequence[RunningSequence], units: int, slots: Slots
+    ) -> Iterator[tuple[int, Slots]]:
+        """The same where it depends on the prompt of a sequence which columns have slots."""
+        growing = [number for number in self._layout.bands_of[pool] if self._layout.bands[number].grows]
+        added: dict[int, list[Slots]] = {number: [] for number in growing}
+        at = 0
+        for sequence in sequences:
+            end_tokens = sequence.capacity_tokens + units * self._layout.unit_tokens
+            for number in growing:
+                band = self._layout.bands[number]
+                start, end = band.span(sequence.capacity_tokens, end_tokens, sequence.shape)
+                count = band.slots(start, end, sequence.shape)
+                added[number].append(arrange(band, start, end, slots[at : at + count], sequence.shape))
+                at += count
+        for number, rows in added.items():
+            yield number, np.stack(rows)
 
     def lent(self, sequence: RunningSequence) -> tuple[tuple[Slots, ...], tuple[Slots, ...]]:
         """What a client gets of a sequence's tables, as read-only copies.
@@ -137,8 +160,7 @@ class Tables:
             for each group its table [columns], or [beams, columns] if there are several; and for each recurrent group
             the slot of the state that the sequence computes with, for each beam.
         """
-        tables: list[Slots] = [NO_SLOTS] * len(self._layout.rules)
-        states: list[Slots] = [NO_SLOTS] * len(self._layout.rules)
+        tables, states = [*self._nothing], [*self._nothing]
         beams = sequence.shape.beams
         for band, table in zip(self._layout.bands, sequence.tables, strict=True):
             copy = table.rows.copy()
@@ -152,7 +174,7 @@ class Tables:
             else:
                 for place, group in enumerate(band.groups):
                     tables[group] = copy[place * beams : (place + 1) * beams]
-        return tuple(tables), tuple(states)
+        return tuple(tables), tuple(states) if self._has_states else self._nothing
 
     def held(self, sequence: RunningSequence) -> tuple[Slots, ...]:
         """For each pool every slot of a sequence, in the order of giving back."""
@@ -187,11 +209,10 @@ class Tables:
 
 
 def _new_table(band: Band, hit: list[Slots], start: int, rows: Slots, shape: Shape) -> BlockTable:
-    if not band.grows and band.columns != "cross":
-        hit = [NO_SLOTS] * len(hit)
-        start = 0
-    if band.columns == "dense" and shape.beams == 1:
-        return BlockTable(hit, start, rows)
-    shared = shape.prompt_tokens // band.rule.block_tokens if band.columns == "dense" else 0
-    shared_blocks = ALWAYS if band.columns in ("sparse", "cross") else shared
-    return BlockTable(hit, start, rows, Form(shape.beams, shared_blocks, band.columns == "sparse"))
+    if band.columns == "dense":
+        if shape.beams == 1:
+            return BlockTable(hit, start, rows)
+        return BlockTable(hit, start, rows, Form(shape.beams, shape.prompt_tokens // band.rule.block_tokens))
+    if band.columns in ("sparse", "cross"):
+        return BlockTable(hit, start, rows, Form(shape.beams, ALWAYS, band.columns == "sparse"))
+    return BlockTable([NO_SLOTS] * len(hit), 0, rows, Form(shape.beams))

@@ -90,18 +90,24 @@ class Ledger:
         Returns:
             how many slots, from the first on, are claimed.
         """
-        count = len(slots)
+        count = self.fitting(slots, generations)
+        self.hold(slots[:count], holder)
+        return count
+
+    def fitting(self, slots: Slots, generations: Generations) -> int:
+        """How many slots, from the first on, have not changed hands since they were found under these generations."""
         fits = self.generation.take(slots) == generations
-        if np.count_nonzero(fits) != count:
-            count = int(fits.argmin())
-            slots = slots[:count]
+        return len(slots) if np.count_nonzero(fits) == len(slots) else int(fits.argmin())
+
+    def hold(self, slots: Slots, holder: Holder) -> None:
+        """Use published slots, none of them twice, of which it is known that they have not changed hands."""
+        count = len(slots)
         uses = self.uses.take(slots)
         self.uses[slots] = uses + 1
         self.uses_by_holder[holder] += count
         in_use = np.count_nonzero(uses)
         if in_use != count:
             self.free_order.claimed(slots.compress(uses == 0) if in_use else slots)
-        return count
 
     def undo_claim(self, slots: Slots, holder: Holder) -> None:
         """Take a claim back; every slot is again where it was in the free order. Good before the next take or release.

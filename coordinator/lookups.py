@@ -39,21 +39,19 @@ class Lookups:
             evidence: of every group; None: it did not answer.
             stale: gets the places that have changed hands.
         """
-        claim = self._claimer.claim(ask, evidence, stale)
-        assert claim is not None, "only what is brought up may have to wait"
+        claim = self._claimer.look(ask, evidence, stale)
         blocks, used_blocks = self._read(claim)
         new_blocks = self._new(ask, claim)
         free_slots = [new + read - used for new, read, used in zip(new_blocks, blocks, used_blocks, strict=True)]
         for lift in claim.lifts:
             free_slots[lift.pool] = 0
             free_slots[lift.device] += len(lift.sources)
-        self._claimer.undo(claim)
         return LookupReply(
             ask.request_id,
             claim.hit_tokens,
             self._on_device(ask, evidence, claim),
             claim.junction_tokens,
-            self._of_groups(ask, evidence),
+            self._of_groups(ask, evidence, claim),
             blocks,
             used_blocks,
             new_blocks,
@@ -72,13 +70,14 @@ class Lookups:
         )
 
     def _read(self, claim: Claim) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """For each pool what the claim reads there, and how much of that others use."""
-        read = [slots.compress(slots) if claim.lifts else slots for slots in claim.slots]
-        for lift in claim.lifts:
-            read[lift.pool] = lift.sources
+        """For each pool what the claim would read there, and how much of that is in use."""
+        read = [*claim.slots]
+        if claim.lifts:
+            read = [slots.compress(slots) for slots in read]
+            for lift in claim.lifts:
+                read[lift.pool] = lift.sources
         used = [
-            int(np.count_nonzero(pool.ledger.uses.take(slots) > 1))
-            for pool, slots in zip(self._pools, read, strict=True)
+            int(np.count_nonzero(pool.ledger.uses.take(slots))) for pool, slots in zip(self._pools, read, strict=True)
         ]
         return tuple([len(slots) for slots in read]), tuple(used)
 
@@ -92,7 +91,9 @@ class Lookups:
         units = agree(present, rules, strides, ask.limit_units).units
         return min(units * layout.unit_tokens, claim.hit_tokens)
 
-    def _of_groups(self, ask: Ask, evidence: Sequence[Evidence | None]) -> tuple[int, ...]:
+    def _of_groups(self, ask: Ask, evidence: Sequence[Evidence | None], claim: Claim) -> tuple[int, ...]:
+        if claim.hit_tokens == ask.limit_units * self._layout.unit_tokens:
+            return (claim.hit_tokens,) * len(evidence)  # what all serve together each serves alone
         served = []
         for rule, stride, found in zip(self._layout.rules, self._layout.strides, evidence, strict=True):
             units = ask.limit_units

@@ -39,6 +39,4 @@ class Mail:
 
     def deliverable(self, outputs: list[Output]) -> list[Output]:
         """Outputs without what is for lost groups."""
-        if not self.lost:
-            return outputs
         return [one for one in outputs if not (isinstance(one, GroupOutput) and one.group in self.lost)]

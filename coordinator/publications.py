@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kvtroupe.coordinator.sequences import Sequence as RunningSequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Offer:
     """What one group is offered; the last blocks of a chain.
 
@@ -51,6 +51,8 @@ class Offer:
     def last(self, count: int) -> Offer:
         """Of the same chain, only the last blocks."""
         first = len(self.slots) - count
+        if not first:
+            return self
         return self._replaced(
             self.slots[first:], self.digests[first:], lambda values: values[first:], is_sparse=self.is_sparse
         )

@@ -123,7 +123,7 @@ class Records:
         ledger = self._pools[pool].ledger
         unused = ledger.take_these(slots, Holder.TRANSFER)
         others = slots if not len(unused) else slots.compress(~np.isin(slots, unused))
-        ledger.claim(others, ledger.generation.take(others), Holder.TRANSFER)
+        ledger.hold(others, Holder.TRANSFER)
         self._kept.setdefault(transfer_id, []).append((pool, slots))
 
     def release_kept(self, transfer_id: int) -> None:

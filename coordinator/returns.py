@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvtroupe.coordinator.errors import FenceError
 from kvtroupe.coordinator.ledger import Holder
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 NO_STEP = -1  # before the first step of an engine
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(NamedTuple):
     """Slots that a client has given back.
 
     Attributes:

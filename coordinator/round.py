@@ -217,12 +217,11 @@ class Settler:
                 found = self._lookups.answer(ask, evidence, stale)
                 grants.append(Grant(ask, None, [0] * len(self._pools), found=found))
                 continue
-            lost = (
-                self._lost(ask.request, is_cancelled=ask.is_cancelled) if isinstance(ask.request, NewSequence) else None
-            )
-            if lost is not None:
-                grants.append(Grant(ask, None, [0] * len(self._pools), lost=lost))
-                continue
+            if ask.is_cancelled or self._tiers.lost_devices:
+                lost = self._lost(ask)
+                if lost is not None:
+                    grants.append(Grant(ask, None, [0] * len(self._pools), lost=lost))
+                    continue
             claim = self._claimer.claim(ask, evidence, stale)
             if claim is None:
                 break
@@ -236,12 +235,13 @@ class Settler:
             grants.append(Grant(ask, claim, self.needs(ask, claim)))
         return grants
 
-    def _lost(self, new: NewSequence, *, is_cancelled: bool) -> TierLost | SequenceCancelled | None:
-        """Why a new sequence gets nothing, whatever is free."""
-        if is_cancelled:
-            return SequenceCancelled(new.sequence_id)
-        lost = self._tiers.lost_devices
-        return TierLost(new.sequence_id, self._pools[min(lost)].name) if lost else None
+    def _lost(self, ask: Ask) -> TierLost | SequenceCancelled | None:
+        """Why a new sequence gets nothing, whatever is free; None: it is none, but a pin or a move."""
+        if not isinstance(ask.request, NewSequence):
+            return None
+        if ask.is_cancelled:
+            return SequenceCancelled(ask.request.sequence_id)
+        return TierLost(ask.request.sequence_id, self._pools[min(self._tiers.lost_devices)].name)
 
     def _can_go_on(self, ask: Ask, claim: Claim) -> bool:
         """Whether a sequence gets states of its own to go on with from those that it hits.
@@ -273,17 +273,17 @@ class Settler:
 
     def needs(self, ask: Ask, claim: Claim) -> list[int]:
         """For each pool the slots that a request needs beyond those that it hits on the device."""
-        pools = range(len(self._pools))
-        if not ask.units:
-            return [0 for _ in pools]
-        capacity_tokens = ask.units * self._layout.unit_tokens
-        return [
-            self._layout.slots_at_admission(
-                pool, claim.hit_tokens, capacity_tokens, ask.shape, cross_hit=claim.cross_hit
-            )
-            + (claim.lifted_to(pool) if claim.lifts else 0)
-            for pool in pools
-        ]
+        needs = [0] * len(self._pools)
+        if ask.units:
+            layout, hit_tokens, cross_hit = self._layout, claim.hit_tokens, claim.cross_hit
+            capacity_tokens = ask.units * layout.unit_tokens
+            for pool in range(len(needs)):
+                needs[pool] = layout.slots_at_admission(
+                    pool, hit_tokens, capacity_tokens, ask.shape, cross_hit=cross_hit
+                )
+                if claim.lifts:
+                    needs[pool] += claim.lifted_to(pool)
+        return needs
 
     def _needs_of_growth(self, growth: Growth) -> list[int | list[int]]:
         needs: list[int | list[int]] = []
@@ -299,7 +299,17 @@ class Settler:
     # -- judge ---------------------------------------------------------------------------------------------------------
 
     def _judge(self, grants: list[Grant], position: int, settled: int, wanted: list[int]) -> int:
-        """Grant or refuse one request: how many requests, from the first on, are still part of the round.
+        """Grant or refuse one request: how many requests, from the first on, are still part of the round."""
+        grant = grants[position]
+        grant.granted = self._fitting(grant, wanted)
+        if grant.granted < grant.ask.count:
+            settled = self._make_room(grants, position, settled, wanted)
+        for number in range(len(wanted)):
+            wanted[number] += grant.need(number, grant.granted)
+        return settled
+
+    def _make_room(self, grants: list[Grant], position: int, settled: int, wanted: list[int]) -> int:
+        """Grant a request that does not fit as much as can be, or refuse it: as `_judge`.
 
         Nobody is refused because of a later request: if it helps, the claims of later ones are undone, last first, and
         those requests leave the round. With 4 free slots, of which a later request claims 2 that are cached, one that
@@ -310,8 +320,7 @@ class Settler:
         """
         grant = grants[position]
         still = settled
-        grant.granted = self._fitting(grant, wanted)
-        if grant.granted < grant.ask.count and grant.claim is not None and self._extender.drop(grant.claim):
+        if grant.claim is not None and self._extender.drop(grant.claim):
             grant.granted = self._fitting(grant, wanted)
         fitting_now = grant.granted
         undone: list[Claim] = []
@@ -331,8 +340,6 @@ class Settler:
                 self._claimer.redo(claim)
                 self._extender.redo(claim)
             still = settled
-        for number in range(len(self._pools)):
-            wanted[number] += grant.need(number, grant.granted)
         return still
 
     def undo(self, claim: Claim) -> None:
@@ -344,7 +351,8 @@ class Settler:
         """How many of the sequences of a request fit into what is free, not reserved, and not wanted before."""
         fitting = grant.ask.count
         for number, pool in enumerate(self._pools):
-            # Growth may have used up what is reserved; who needs nothing fits all the same.
+            if not grant.needs[number]:
+                continue  # growth may have used up what is reserved: who needs nothing fits all the same
             room = max(0, pool.ledger.free - wanted[number] - grant.ask.reserved_in(pool))
             while fitting and grant.need(number, fitting) > room:
                 each = grant.need(number, 1) if isinstance(grant.needs[number], int) else 0
@@ -373,12 +381,13 @@ class Settler:
     def _take(self, grants: Sequence[Grant], wanted: Sequence[int], now_s: float) -> None:
         """Take once per pool, hand out in order: what a claim lifts comes first."""
         for number, taken in enumerate(self._tiers.take(wanted, now_s)):
-            at = 0
+            end = 0
             for grant in grants:
-                start, end = at, at + grant.need(number, grant.granted)
-                if grant.claim is not None and grant.granted and (lifted := grant.claim.lifted_to(number)):
+                start = end
+                end += grant.need(number, grant.granted)
+                claim = grant.claim
+                if claim is not None and claim.is_lifted and grant.granted and (lifted := claim.lifted_to(number)):
+                    slots = claim.slots[number]
+                    slots[slots == NULL_SLOT] = taken[start : start + lifted]
                     start += lifted
-                    slots = grant.claim.slots[number]
-                    slots[slots == NULL_SLOT] = taken[at:start]
                 grant.slots += (taken[start:end],)
-                at = end

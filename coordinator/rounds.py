@@ -86,7 +86,7 @@ class Rounds:
             )
         if not current.add_evidence(message):
             return True, []
-        return False, self._finish_complete(now_s)
+        return False, self._finish_complete(now_s) if current.is_complete else []
 
     def give_up(self, group: int, now_s: float) -> list[Output]:
         """A group is lost: the round that runs goes on without it."""
@@ -149,12 +149,13 @@ class Rounds:
         return [*outputs, self.estimator.answer(current, now_s)] if self.estimator.asked else outputs
 
     def _settle(self, current: Round | None, now_s: float) -> list[Output]:
-        waited_for_room = self.waiting.waits_for_room
+        waited_for_room = bool(self.waiting.for_room)
         settlement = self.settler.settle(self._next_growth(), current, now_s)
         counters, tiers = self.parts.counters, self.answers.tiers
         counters.rounds += 1
         counters.deferred += len(settlement.deferred)
-        self.waiting.put_back(settlement.deferred)
+        if settlement.deferred:
+            self.waiting.put_back(settlement.deferred)
         if settlement.stale:
             tiers.stale(settlement.stale)
         answers: list[Output] = []
@@ -164,7 +165,7 @@ class Rounds:
                 counters.waited += 1
             else:
                 answers += self.answers.answer(grant, now_s)
-        if self.waiting.waits_for_room:
+        if self.waiting.for_room:
             free = self._free()
             # Who has waited before this round has not been refused what became free since.
             self._free_when_refused = [*map(min, self._free_when_refused, free)] if waited_for_room else free

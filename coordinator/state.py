@@ -167,9 +167,10 @@ class CoordinatorState:
         if handler is None:
             raise RequestError(f"{message!r:.60} is no message to a coordinator; see messages.ToCoordinator")
         outputs = handler(message, now_s)
-        if self.waiting.waits_for_room:
+        if self.waiting.for_room:
             outputs += self._rounds.try_again(now_s)
-        return self._mail.deliverable(outputs + self.tiers.flush(now_s))
+        outputs += self.tiers.flush(now_s)
+        return self._mail.deliverable(outputs) if self._mail.lost else outputs
 
     # -- requests that need a round ------------------------------------------------------------------------------------
 
@@ -295,7 +296,7 @@ class CoordinatorState:
                 if what is not None:
                     return what
         publication = self.publications.answered(message, now_s)
-        return [] if publication is None else self._outcomes.published([publication])
+        return [] if publication is None or publication.offers else self._outcomes.published([publication])
 
     def _on_release(self, message: ReleaseEvent, now_s: float) -> list[Output]:  # noqa: ARG002 - as every handler
         sequence = self.records.holding(message.sequence_id)

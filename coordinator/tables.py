@@ -60,13 +60,15 @@ class BlockTable:
         self.sparse = form.sparse
         self.blocks = hit_blocks + new_blocks
         self._room = self.blocks + SPARE_COLUMNS
-        self._columns = np.zeros((rows, self._room), np.int64)  # null blocks
-        self._columns[:, hit_blocks : self.blocks] = fresh
-        # Of each group, the first block that is not left behind.
-        self.first_blocks = [hit_blocks - len(slots) for slots in hit]
-        self.has_nulls = form.sparse or any(self.first_blocks)
-        for group, slots in enumerate(hit):
-            self._columns[group * beams : (group + 1) * beams, self.first_blocks[group] : hit_blocks] = slots
+        self._columns = columns = np.zeros((rows, self._room), np.int64)  # null blocks
+        columns[:, hit_blocks : self.blocks] = fresh
+        self.first_blocks = [0] * len(hit)  # of each group, the first block that is not left behind
+        self.has_nulls = form.sparse
+        if hit_blocks:
+            for group, slots in enumerate(hit):
+                self.first_blocks[group] = first = hit_blocks - len(slots)
+                self.has_nulls |= first > 0
+                columns[group * beams : (group + 1) * beams, first:hit_blocks] = slots
 
     @property
     def rows(self) -> Slots:
@@ -114,7 +116,7 @@ class BlockTable:
     def held(self) -> Slots:
         """Every slot held, in the order of giving back: last block first, and the groups of a block side by side."""
         slots = self._each_once(self.rows, 0)
-        return slots.compress(slots) if self.has_nulls else slots
+        return slots.compress(slots != NULL_SLOT) if self.has_nulls else slots
 
     def held_with_columns(self) -> tuple[Slots, Slots]:
         """The same, with the column of each."""
@@ -126,6 +128,8 @@ class BlockTable:
 
     def _each_once(self, rows: Slots, start: int) -> Slots:
         """Slots of whole groups, as a copy: last column first, what beams share from their first row only."""
+        if len(rows) == 1:
+            return rows[0, ::-1].copy()
         if self.beams == 1:
             return rows[:, ::-1].flatten(order="F")
         shared = max(0, self.shared_blocks - start)
@@ -148,6 +152,8 @@ def arrange(band: Band, start: int, end: int, slots: Slots, shape: Shape) -> Slo
         [groups times beams, columns]; null where a column has no slot.
     """
     groups, columns, beams = len(band.groups), end - start, shape.beams
+    if band.columns == "dense" and beams == 1:
+        return slots.reshape(groups, columns)
     wanted = band.wanted(start, end, shape)
     if wanted is not None:
         rows = np.zeros((groups, columns), np.int64)

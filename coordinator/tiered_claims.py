@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kvtroupe.coordinator.bands import Layout
-    from kvtroupe.coordinator.claims import Ask, Pool, Span, Stale
+    from kvtroupe.coordinator.bands import Layout, Span
+    from kvtroupe.coordinator.claims import Ask, Pool, Stale
     from kvtroupe.coordinator.lifts import Lifts
     from kvtroupe.coordinator.messages import Evidence, Generations, Slots
     from kvtroupe.coordinator.waits import Waits
@@ -132,6 +132,13 @@ class TieredClaimer(Claimer):
                 deepest = 0
         return super().claim(ask, evidence, stale)
 
+    def look(self, ask: Ask, evidence: Sequence[Evidence | None], stale: Stale) -> Claim:
+        """As without pools below; what is below is part of it."""
+        claim = self.claim(ask, evidence, stale)
+        assert claim is not None, "only what is brought up may have to wait"
+        self.undo(claim)
+        return claim
+
     def undo(self, claim: Claim) -> None:
         """Take a claim back: no trace of it is left."""
         if not claim.lifts:
@@ -147,10 +154,9 @@ class TieredClaimer(Claimer):
         """Claim again what has just been undone."""
         for pool, slots in zip(self._pools, claim.slots, strict=True):
             there = slots.compress(slots) if claim.lifts else slots
-            pool.ledger.claim(there, pool.ledger.generation.take(there), Holder.SEQUENCE)
+            pool.ledger.hold(there, Holder.SEQUENCE)
         for lift in claim.lifts:
-            ledger = self._pools[lift.pool].ledger
-            ledger.claim(lift.sources, ledger.generation.take(lift.sources), Holder.TRANSFER)
+            self._pools[lift.pool].ledger.hold(lift.sources, Holder.TRANSFER)
         if claim.is_lifted:
             self._lifts.plan(claim)
 
@@ -171,7 +177,7 @@ class TieredClaimer(Claimer):
     def _claim_down_to(self, deepest: int, ask: Ask, evidence: Sequence[Evidence | None], stale: Stale) -> Claim | None:
         seen = Seen(evidence, deepest)
         while True:
-            present = {group: seen.present(group) for group in self._layout.indexed}
+            present = [seen.present(group) for group in range(len(evidence))]
             agreement = agree(
                 [present[group] for group in self._layout.participating], self._rules, self._strides, ask.limit_units
             )

@@ -66,7 +66,8 @@ class Tiers:
 
     def start(self, now_s: float) -> None:
         """A round is settled now."""
-        self.lifts.start(now_s)
+        if self.has_lower:
+            self.lifts.start(now_s)
         self.copy_room.start()
 
     def take(self, wanted: Sequence[int], now_s: float) -> list[Slots]:
@@ -105,7 +106,7 @@ class Tiers:
 
     def is_busy(self) -> bool:
         """Whether any copy is under way."""
-        return bool(self._transfers.open_transfers())
+        return self._transfers.is_open
 
     def reads_after(self, slots: Iterable[tuple[int, Slots]]) -> tuple[int, ...]:
         """What has to be awaited before slots of some pools are read."""
@@ -125,8 +126,9 @@ class Tiers:
 
     def flush(self, now_s: float) -> list[Output]:
         """What is to be sent at the end of a step."""
-        self.demotions.ahead(now_s)
-        return [*self.binds.outputs(), *self._transfers.flush()]
+        if self.has_lower:
+            self.demotions.ahead(now_s)
+        return self.binds.outputs() + self._transfers.flush()
 
     def holders(self, pool: int) -> list[tuple[str, str, Slots]]:
         """What copies hold in a pool, as (kind, id, slots), for inspection."""

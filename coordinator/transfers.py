@@ -109,6 +109,11 @@ class Transfers:
         """An open transfer, to look at; None when it is finished."""
         return self._open.get(transfer_id)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an open transfer."""
+        return bool(self._open)
+
     def open_transfers(self) -> tuple[Transfer, ...]:
         """All of them in the order of their ids, to look at."""
         return tuple(self._open.values())

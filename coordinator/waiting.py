@@ -40,26 +40,22 @@ class WaitingRoom:
     Attributes:
         sequences: those that wait, the round that runs included, by id.
         pins: likewise.
+        for_room: requests that wait for room, in order of arrival.
     """
 
     def __init__(self, round_blocks_max: int, unit_blocks: int) -> None:
         self.sequences: dict[SequenceId, Ask] = {}
         self.pins: dict[PinId, Ask] = {}
+        self.for_room: list[Ask] = []
         self._round_blocks_max = round_blocks_max
         self._unit_blocks = unit_blocks
         self._asks: deque[Ask] = deque()
-        self._for_room: list[Ask] = []  # in order of arrival
         self._arrivals = 0
         self._pending: dict[int, Pending] = {}
 
     def __len__(self) -> int:
         """Requests that wait for a round to come."""
         return len(self._asks)
-
-    @property
-    def waits_for_room(self) -> bool:
-        """Whether anybody waits for room."""
-        return bool(self._for_room)
 
     # -- who comes -----------------------------------------------------------------------------------------------------
 
@@ -92,8 +88,8 @@ class WaitingRoom:
         """Queue up: behind those who wait for room, where it would wait for it as they do."""
         self._arrivals += 1
         ask.arrival = self._arrivals
-        if self._for_room and ask.waits_until_s > NO_WAIT:
-            self._for_room.append(ask)
+        if self.for_room and ask.waits_until_s > NO_WAIT:
+            self.for_room.append(ask)
         else:
             self._asks.append(ask)
 
@@ -123,15 +119,15 @@ class WaitingRoom:
 
     def wait_for_room(self, ask: Ask) -> None:
         """There is no room for a request of the last round: it waits at its place."""
-        insort(self._for_room, ask, key=attrgetter("arrival"))
+        insort(self.for_room, ask, key=attrgetter("arrival"))
 
     def try_again(self, free_blocks: int) -> None:
         """Let the first of those who wait for room try again: as many as may find some, and at least one."""
         count, room = 0, free_blocks
-        while count < len(self._for_room) and (room > 0 or not count):
-            room -= self._for_room[count].units * self._unit_blocks
+        while count < len(self.for_room) and (room > 0 or not count):
+            room -= self.for_room[count].units * self._unit_blocks
             count += 1
-        leaving, self._for_room = self._for_room[:count], self._for_room[count:]
+        leaving, self.for_room = self.for_room[:count], self.for_room[count:]
         self.put_back(leaving)
 
     def time_passed(self, now_s: float) -> None:
@@ -139,9 +135,9 @@ class WaitingRoom:
         self._leave_room(lambda ask: ask.waits_until_s <= now_s)
 
     def _leave_room(self, is_leaving: Callable[[Ask], bool]) -> None:
-        leaving = [ask for ask in self._for_room if is_leaving(ask)]
+        leaving = [ask for ask in self.for_room if is_leaving(ask)]
         if leaving:
-            self._for_room = [ask for ask in self._for_room if not is_leaving(ask)]
+            self.for_room = [ask for ask in self.for_room if not is_leaving(ask)]
             self.put_back(leaving)
 
     # -- who goes ------------------------------------------------------------------------------------------------------

@@ -14,16 +14,18 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 OPERATIONS = {
     "list_to_array",
     "hash",
+    "lookup",
     "hit",
     "miss_free",
     "miss_evict",
     "miss_evict_mixed",
+    "admit_64",
     "commit",
     "extend",
     "grow_64",
     "release",
 }
-WITHOUT_MODEL = {"list_to_array"}
+WITHOUT_MODEL = {"list_to_array", "lookup", "admit_64"}
 TINY = ("--repeats", "2", "--pool-blocks", "500")
 
 

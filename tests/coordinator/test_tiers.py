@@ -134,6 +134,7 @@ def test_a_hit_below_the_device_is_brought_up_and_awaited() -> None:
 
     assert admitted.cached_tokens == 16
     assert admitted.reads_after
+    assert not admitted.encoder_cached
     assert replica.counters().promoted == 4
     assert digests("abcd") <= set(replica.published("full")) & below(replica, 1)
     check(replica)
