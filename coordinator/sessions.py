@@ -342,10 +342,17 @@ class Sessions:
         outputs: list[SessionsOutput] = []
         for session in [*self._sessions.values()]:
             if session.connection is None and now_s >= session.lost_s + self._limits.grace_s:
-                outputs += self._end(session, SessionLostEvent(session.session), now_s)
-                self._state.counters.sessions_lost += 1
-                self._lost[session.token] = session
+                outputs += self._give_up(session, now_s)
         return outputs + self._apply(message, now_s)
+
+    def _give_up(self, session: Session, now_s: float) -> list[SessionsOutput]:
+        """Wait for a client no more. One that never asked for anything has no slot that it could still write."""
+        self._state.counters.sessions_lost += 1
+        if not session.last_number:
+            return self._end(session, SessionOverEvent(session.session), now_s)
+        session.asked.clear()
+        self._lost[session.token] = session
+        return self._end(session, SessionLostEvent(session.session), now_s)
 
     def _on_process_gone(self, message: ProcessGoneEvent, now_s: float) -> list[SessionsOutput]:
         outputs: list[SessionsOutput] = []

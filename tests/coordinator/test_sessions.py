@@ -404,6 +404,7 @@ def test_there_are_so_many_sessions_and_no_more() -> None:
     """One whose connection is lost counts, as does one in quarantine; one that was ended does not."""
     cluster = cluster_of(limits=Limits(sessions_max=2))
     one, other = attached(cluster, "p", 1), attached(cluster, "q", 2)
+    one.admit(new("a", "ab"))
     one.lose_connection()
     with pytest.raises(Overloaded, match="sessions_max"):
         attached(cluster, "r", 3)

@@ -240,6 +240,18 @@ def test_a_process_that_lives_says_that_it_uses_nothing_any_more() -> None:
         assert (free(cluster), quarantined(cluster)) == (3, 0)
 
 
+def test_a_session_that_never_asked_for_anything_leaves_nothing_behind() -> None:
+    """The answer to its attachment was lost, and its client has begun another one, any number of times."""
+    cluster = cluster_of(limits=Limits(sessions_max=2))
+    for number in range(1, 6):
+        attached(cluster, f"p {number}", number).lose_connection()
+        let_pass(cluster, 30.0)
+
+    assert cluster.replica.sessions.quarantined() == []
+    assert cluster.replica.gauges().sessions_away == 0
+    assert cluster.replica.counters().sessions_lost == 5
+
+
 def test_what_a_lost_session_was_publishing_goes_into_quarantine_when_the_group_has_answered() -> None:
     """The slots are in use for the publication first, and by the engine that may still write after that."""
     cluster = cluster_of()
