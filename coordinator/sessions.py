@@ -92,6 +92,11 @@ _ANSWERED_WITH_REPLY = (
     EventsRequest,
 )
 _ANSWERED_WITH_NOTHING = (ReleaseEvent, UnpinEvent, StepsDoneEvent)
+_TUPLES = {
+    AdmitRequest: ("sequences",),
+    GrowRequest: ("sequence_ids",),
+    EstimateRequest: ("running", "sequences", "new_tokens_max"),
+}
 
 
 class Sessions:
@@ -145,9 +150,10 @@ class Sessions:
         if message.connection in self._by_connection:
             raise SessionExists(f"connection {message.connection} has a session already; one connection has one")
         check_id("process", message.process_id)
-        ids: tuple[object, object] = message.sequence_ids, message.pin_ids
-        if type(message.token) is not bytes or not all(isinstance(one, tuple) for one in ids):
-            raise RequestError(f"{message!r:.200} is malformed: a token is bytes, ids come in tuples")
+        if type(message.token) is not bytes:
+            raise RequestError(f"{message.token!r:.60} is no token of a session; a token is bytes")
+        _check_tuple("sequence_ids", message.sequence_ids)
+        _check_tuple("pin_ids", message.pin_ids)
         return self._attach_again(message, now_s) if message.token else self._begin(message, now_s)
 
     def _begin(self, message: AttachRequest, now_s: float) -> list[SessionsOutput]:
@@ -235,6 +241,8 @@ class Sessions:
             RequestError: it is malformed, or names what the session does not hold.
             CapacityError: a limit is reached.
         """
+        for name in _TUPLES.get(type(message), ()):
+            _check_tuple(name, getattr(message, name))
         if isinstance(message, CancelRequest):
             return self._cancel(session, message.number, now_s) + self._answer(session, number, None)
         if isinstance(message, DetachRequest):
@@ -400,3 +408,13 @@ class Sessions:
     def quarantined(self) -> list[ProcessId]:
         """The processes of lost sessions, once for each session, that may still write."""
         return [session.process_id for session in self._lost.values()]
+
+
+def _check_tuple(name: str, value: object) -> None:
+    """Refuse something else where several are named.
+
+    Raises:
+        RequestError: it is no tuple.
+    """
+    if not isinstance(value, tuple):
+        raise RequestError(f"{name} is {value!r:.60}; it has to be a tuple")

@@ -79,7 +79,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the searches."""
     group = parser.getgroup("property tests")
     group.addoption(
-        "--property-seconds", type=float, default=60.0, metavar="S", help="seconds of each search (default: 60)"
+        "--property-seconds", type=float, default=10.0, metavar="S", help="seconds of each search (default: 10)"
     )
     group.addoption("--long", action="store_true", help="search for 30 minutes from the random seed, or that of --seed")
     group.addoption("--seed", type=int, metavar="N", help="search only once, from this seed")
