@@ -138,6 +138,8 @@ class Client:
             raise error
         self.leftovers.append(Leftover(self.engine, self.token if isinstance(error, SessionLost) else b""))
         self.is_of_earlier = False
+        if not isinstance(error, SessionLost):  # for all that it can know, one of an earlier coordinator: it says so
+            self.owes_acknowledgement = True
         self.lose_connection()
         self._begin()
 

@@ -252,7 +252,8 @@ class World:
         """Every step is done, and everything that a client holds is given back."""
         for client in self.clients:
             self._end_client(client)
-        if self.state.current_round is not None:  # a group may have missed the question
+        is_heard = not any(group.inbox or group.outbox for group in self.groups)
+        if is_heard and self.state.current_round is not None:  # a group has missed the question
             self.now_s += self.config.limits.match_deadline_s
             self.send(TimerEvent())
         if self._is_anything_missed():  # the next round finds out
