@@ -122,13 +122,12 @@ class Edge:
         wait_s, limit_s = message.wait_s, self._limits.waiting_deadline_s
         if wait_s and len(message.sequences) > 1:
             raise RequestError(
-                f"request {message.request_id!r} waits for room for {len(message.sequences)} sequences together; ask "
+                f"a request waits for room for {len(message.sequences)} sequences together; ask "
                 "for each in a request of its own"
             )
         if type(wait_s) not in (int, float) or not 0 <= wait_s <= limit_s:
             raise RequestError(
-                f"request {message.request_id!r} waits for room for {wait_s!r} s; choose 0 to waiting_deadline_s, "
-                f"which is {limit_s}"
+                f"a request waits for room for {wait_s!r} s; choose 0 to waiting_deadline_s, which is {limit_s}"
             )
         return now_s + wait_s if wait_s else NO_WAIT
 
