@@ -254,7 +254,13 @@ def test_a_plan_never_takes_more_than_there_is_and_leaves_no_room_for_a_block(se
         for rank in range(of.ranks):
             block_bytes = [chance.randint(1, 50) for _ in of.groups]
             reports.append(
-                report(of, *block_bytes, rank=rank, device=chance.randint(5000, 9999), host=chance.randint(5000, 9999))
+                report(
+                    of,
+                    *block_bytes,
+                    rank=rank,
+                    device=chance.randint(20_000, 30_000),
+                    host=chance.randint(20_000, 30_000),
+                )
             )
         names = [pool.name for pool in of.pools]
         shares = {name: chance.choice([0.1, 0.29, 0.5]) for name in names} if chance.random() < 0.5 else None
